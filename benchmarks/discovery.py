@@ -19,7 +19,7 @@ from mpi4py import MPI
 from gridcoll.bench.runs import mpi_name
 from gridcoll.measure.clusters import find_grid
 from gridcoll.measure.discover import measure_links
-from gridcoll.measure.flows import MESSAGE_BYTES, measure_aggregate_bandwidth
+from gridcoll.measure.flows import measure_aggregate_bandwidth, rates_of_one_flow
 from gridcoll.measure.uplinks import measure_uplinks
 from gridcoll.model import GridModel, declared_model
 from gridcoll.topology import Grid, read_gridfile
@@ -65,8 +65,7 @@ def main() -> None:
 def _with_flows(comm: MPI.Intracomm, grid: Grid) -> GridModel:
     """Return a measured model that includes the aggregate bandwidth of several flows."""
     model = GridModel(grid, measure_links(comm, grid), "measured")
-    one_flow_bytes_per_s = MESSAGE_BYTES / np.maximum(model.gap_s(MESSAGE_BYTES), 1e-12)
-    together = measure_aggregate_bandwidth(comm, grid, one_flow_bytes_per_s)
+    together = measure_aggregate_bandwidth(comm, grid, rates_of_one_flow(model))
     return replace(model, aggregate_bytes_per_s=together)
 
 

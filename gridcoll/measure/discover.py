@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 from mpi4py import MPI
 
 from gridcoll.errors import GridcollError
@@ -19,7 +18,7 @@ from gridcoll.measure.clock import find_clock
 from gridcoll.measure.clusters import Progress, find_grid, silent
 from gridcoll.measure.contention import measure_contention
 from gridcoll.measure.engine_cost import measure_relay_gap, measure_start
-from gridcoll.measure.flows import MESSAGE_BYTES, N_MESSAGES, measure_aggregate_bandwidth
+from gridcoll.measure.flows import N_MESSAGES, measure_aggregate_bandwidth, rates_of_one_flow
 from gridcoll.measure.interfaces import unlike_hosts_apart
 from gridcoll.measure.natives import CALLS, SETTLED_BYTES, time_native
 from gridcoll.measure.pairs import measure_between
@@ -184,9 +183,8 @@ def _stages(
 def _add_flows(
     comm: MPI.Intracomm, both_directions: bool, progress: Progress, model: GridModel
 ) -> GridModel:
-    one_flow_bytes_per_s = MESSAGE_BYTES / np.maximum(model.gap_s(MESSAGE_BYTES), 1e-12)
     rates = measure_aggregate_bandwidth(
-        comm, model.grid, one_flow_bytes_per_s, progress, both_directions
+        comm, model.grid, rates_of_one_flow(model), progress, both_directions
     )
     model = replace(model, aggregate_bytes_per_s=rates)
     return replace(model, uplink_bytes_per_s=measure_uplinks(comm, model, progress, N_MESSAGES))

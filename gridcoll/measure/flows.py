@@ -16,6 +16,8 @@ from mpi4py import MPI
 from gridcoll.engine.waiting import wait_for_all, wait_politely
 from gridcoll.measure.clusters import Progress, silent
 from gridcoll.measure.probe import Channel
+from gridcoll.model import GridModel
+from gridcoll.model.plogp import FloatArray
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.rounds import lanes_between, rounds_of_pairs
 
@@ -35,6 +37,11 @@ WORTHWHILE_GAIN = 1.1
 _TAG = 2
 _START_TAG = 5
 _ANSWER_TAG = 6
+
+
+def rates_of_one_flow(model: GridModel) -> FloatArray:
+    """Return the bytes per second of one flow in messages of `MESSAGE_BYTES`, (C, C)."""
+    return np.asarray(MESSAGE_BYTES / np.maximum(model.gap_s(MESSAGE_BYTES), 1e-12))
 
 
 def measure_aggregate_bandwidth(

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 from mpi4py import MPI
 
 from gridcoll.measure.clock import find_clock
 from gridcoll.measure.clusters import Progress, find_grid, silent
 from gridcoll.measure.contention import measure_contention, split_inside
 from gridcoll.measure.engine_cost import measure_relay_gap, measure_start
-from gridcoll.measure.flows import MESSAGE_BYTES, quick_aggregate_bandwidth
+from gridcoll.measure.flows import quick_aggregate_bandwidth, rates_of_one_flow
 from gridcoll.measure.interfaces import unlike_hosts_apart
 from gridcoll.measure.landmarks import find_groups_by_landmarks
 from gridcoll.measure.pairs import measure_pairs
@@ -74,9 +73,9 @@ def add_estimates(comm: MPI.Intracomm, model: GridModel, progress: Progress = si
     """Return ``model``, whose links are known, with all else that a choice needs. Collective."""
     steps = 4
     progress("what plans cost", 0, steps)
-    one_flow_bytes_per_s = MESSAGE_BYTES / np.maximum(model.gap_s(MESSAGE_BYTES), 1e-12)
-    trips_s = model.round_trip_s
-    together = quick_aggregate_bandwidth(comm, model.grid, one_flow_bytes_per_s, trips_s)
+    together = quick_aggregate_bandwidth(
+        comm, model.grid, rates_of_one_flow(model), model.round_trip_s
+    )
     model = replace(model, aggregate_bytes_per_s=together)
     model = replace(model, uplink_bytes_per_s=measure_uplinks(comm, model))
     progress("what plans cost", 1, steps)
