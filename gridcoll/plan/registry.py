@@ -87,27 +87,27 @@ class Algorithm:
     """An entry of a collective's registry, which makes candidates for one call.
 
     ``candidates(model, n_bytes, root)`` returns a list, which is empty if the algorithm makes no
-    sense for the call. With more than ``most_clusters`` clusters, the algorithm is only considered
-    on request, because building candidates would take too long. The same holds if no cluster has
-    at least ``fewest_inside`` ranks: the steps of the algorithm would cost more than they save.
-    Measured corrections are shared by all algorithms of a ``family``; by default an algorithm is a
-    family of its own. ``reproducible`` says whether its candidates are; such algorithms are only
-    considered where the order or the exact bits of a reduction matter.
+    sense for the call. With more than ``max_clusters`` clusters, the algorithm is only considered
+    on request, because building candidates would take too long. The same holds if the largest
+    cluster has fewer than ``min_largest_cluster`` ranks: the steps of the algorithm would cost more
+    than they save. Measured corrections are shared by all algorithms of a ``family``; by default an
+    algorithm is a family of its own. ``reproducible`` says whether its candidates are; such
+    algorithms are only considered where the order or the exact bits of a reduction matter.
     """
 
     name: str
     good_for: str
     source: str
     candidates: Candidates
-    most_clusters: int = ANY_NUMBER
+    max_clusters: int = ANY_NUMBER
     family: str = ""
-    fewest_inside: int = 1
+    min_largest_cluster: int = 1
     reproducible: bool = False
 
     def suits(self, grid: Grid) -> bool:
         """Whether the algorithm is considered on ``grid`` without being requested."""
         largest = max(map(len, grid.clusters))
-        return len(grid.clusters) <= self.most_clusters and largest >= self.fewest_inside
+        return len(grid.clusters) <= self.max_clusters and largest >= self.min_largest_cluster
 
 
 REGISTRIES: dict[str, dict[str, Algorithm]] = {}
@@ -132,16 +132,16 @@ def algorithm(
     name: str,
     good_for: str,
     source: str,
-    most_clusters: int = ANY_NUMBER,
-    fewest_inside: int = 1,
+    max_clusters: int = ANY_NUMBER,
+    min_largest_cluster: int = 1,
     reproducible: bool = False,
 ) -> Callable[[Candidates], Candidates]:
     """Register the decorated function as algorithm ``name`` of ``collective``; see `Algorithm`."""
 
     def decorate(candidates: Candidates) -> Candidates:
         new = Algorithm(
-            *(name, good_for, source, candidates, most_clusters),
-            fewest_inside=fewest_inside,
+            *(name, good_for, source, candidates, max_clusters),
+            min_largest_cluster=min_largest_cluster,
             reproducible=reproducible,
         )
         register(collective, new)

@@ -36,7 +36,7 @@ N_LANES = (2, 4, 8)
 MOST_MESSAGES = 2500
 """Limit of messages. With their dependences, so many take some 20 ms to count and price."""
 
-FEWEST_INSIDE = 8
+MIN_LARGEST_CLUSTER = 8
 """Least size of the largest cluster. On three sites of four ranks, two leaders took 13 to 16 ms and
 one took 13 to 14 (8 and 256 bytes, MPICH and Open MPI), although 2 to 18 % less was predicted."""
 
@@ -326,7 +326,7 @@ def _n_messages(grid: Grid, paths: Paths, n_lanes: int) -> int:
     "lanes",
     "short blocks where messages cost most, or some ways are much longer than others",
     "gridcoll; leaders of 001 section 4.1, several in each cluster",
-    fewest_inside=FEWEST_INSIDE,
+    min_largest_cluster=MIN_LARGEST_CLUSTER,
 )
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     grid = model.grid

@@ -296,7 +296,7 @@ MOST_CLUSTERS = 32
     "lg",
     "short blocks where messages between clusters cost more than inside",
     "001 section 4, over any number of clusters",
-    most_clusters=MOST_CLUSTERS,
+    max_clusters=MOST_CLUSTERS,
 )
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     grid = model.grid

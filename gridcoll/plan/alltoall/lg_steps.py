@@ -86,7 +86,7 @@ MOST_RANKS = 256
     "lg-steps",
     "for comparison: LG that waits for each step, as published",
     "001 section 4.1, Algorithm 1",
-    most_clusters=0,
+    max_clusters=0,
 )
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     grid = model.grid

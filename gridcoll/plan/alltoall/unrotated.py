@@ -45,7 +45,7 @@ def unrotated_messages(grid: Grid, weights: Weights = ()) -> Messages:
     "direct-unrotated",
     "for comparison: all send to the same rank at a time",
     "003 section 5, direct exchange, Figure 11",
-    most_clusters=0,
+    max_clusters=0,
 )
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     n_ranks = model.grid.n_ranks

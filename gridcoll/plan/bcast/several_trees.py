@@ -33,7 +33,7 @@ TURNS_PER_TREE = 16
     "lanes",
     "long messages over links that one flow cannot fill",
     "gridcoll",
-    most_clusters=MANY_CLUSTERS,
+    max_clusters=MANY_CLUSTERS,
 )
 def _lanes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """Return several chains that enter and leave every cluster at different ranks.
@@ -89,7 +89,7 @@ def _fewest_trees(
     "stars",
     "middle sizes: a chain's throughput over fewer hops",
     "gridcoll; inside a cluster a pipelined scatter/collection (Steffenel & Mounié 2007)",
-    most_clusters=MANY_CLUSTERS,
+    max_clusters=MANY_CLUSTERS,
 )
 def _stars(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """Return trees of few hops: segments enter a cluster at different ranks, which send to all.
@@ -126,7 +126,7 @@ def _stars(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     "split",
     "long messages where links between clusters are thinner than interfaces",
     "gridcoll; scatter and allgather between clusters, as Steffenel & Mounié 2007 inside one",
-    most_clusters=MOST_SPLIT,
+    max_clusters=MOST_SPLIT,
 )
 def _split(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """Return a tree per cluster: the root sends it a share, which it sends to all others.

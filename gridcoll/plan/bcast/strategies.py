@@ -263,10 +263,10 @@ def _register(
     name: str,
     good_for: str,
     candidates: Callable[[GridModel, int, int], list[Candidate]],
-    most_clusters: int = 0,
+    max_clusters: int = 0,
 ) -> None:
     source = CLOSED_FORMS[name].source
-    register("bcast", Algorithm(PREFIX + name, good_for, source, candidates, most_clusters))
+    register("bcast", Algorithm(PREFIX + name, good_for, source, candidates, max_clusters))
 
 
 for _strategy in TREES:
@@ -284,5 +284,5 @@ _register(
     "scatter-collection",
     "long messages among many ranks, each sending twice",
     _collection,
-    most_clusters=1,
+    max_clusters=1,
 )

@@ -135,7 +135,7 @@ def _register_mirrored(algorithm: Algorithm) -> None:
             algorithm.good_for,
             f"{algorithm.source}; backwards",
             lambda model, n_bytes, root: _mirrored(algorithm, model, n_bytes, root),
-            algorithm.most_clusters,
+            algorithm.max_clusters,
         ),
     )
 

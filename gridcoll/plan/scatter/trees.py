@@ -468,14 +468,14 @@ def _leaders(
 class Strategy:
     """A strategy to scatter, which becomes an algorithm for scatter and one for gather.
 
-    With more than ``most_clusters`` clusters it is tried only if it is asked for.
+    With more than ``max_clusters`` clusters it is tried only if it is asked for.
     """
 
     name: str
     good_for: str
     source: str
     candidates: Callable[[GridModel, int, int, PlanTransform], list[Candidate]]
-    most_clusters: int = ANY_NUMBER
+    max_clusters: int = ANY_NUMBER
 
 
 STRATEGIES = (
@@ -492,7 +492,7 @@ STRATEGIES = (
         "003 Table 2",
         partial(_by_cluster, "chain", "from rank to rank", "chain"),
         # Predicted as fast as flat for short blocks, but measured 4-8 % slower on three sites.
-        most_clusters=0,
+        max_clusters=0,
     ),
     Strategy(
         "pipelined-chain",
@@ -532,7 +532,7 @@ def register_strategy(
 
     register(
         collective,
-        Algorithm(strategy.name, strategy.good_for, source, candidates, strategy.most_clusters),
+        Algorithm(strategy.name, strategy.good_for, source, candidates, strategy.max_clusters),
     )
 
 
