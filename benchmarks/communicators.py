@@ -21,21 +21,14 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
+from short_calls import two_clusters
 
 from gridcoll import GridComm
 from gridcoll.bench.runs import mpi_name
-from gridcoll.model import GridModel, declared_model, linear_plogp
-from gridcoll.topology import Grid, read_gridfile
+from gridcoll.model import declared_model
+from gridcoll.topology import read_gridfile
 
 Make = Callable[[MPI.Intracomm], MPI.Intracomm]
-
-
-def local_model(n_ranks: int) -> GridModel:
-    """Return a model of two clusters, with arbitrary link parameters."""
-    grid = Grid.from_labels([2 * rank // n_ranks for rank in range(n_ranks)])
-    near, far = linear_plogp(5e-6, 1e9), linear_plogp(5e-3, 1e8)
-    places = range(len(grid.clusters))
-    return GridModel(grid, tuple(tuple(near if a == b else far for b in places) for a in places))
 
 
 def by_group(comm: MPI.Intracomm, name: str) -> MPI.Intracomm:
@@ -141,7 +134,7 @@ def main() -> None:
         hosts = world.allgather(MPI.Get_processor_name())
         model = declared_model(read_gridfile(options.grid), hosts)
     else:
-        model = local_model(world.Get_size())
+        model = two_clusters(world.Get_size(), 5e-3)
     comm = GridComm(world, model=model)
     meshes: list[MPI.Intracomm] = [mesh_of(world), mesh_of(comm)]
     is_root = world.Get_rank() == 0

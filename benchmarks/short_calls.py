@@ -33,10 +33,10 @@ N_CALLS = 25
 """Number of short calls of each kind for each communicator, as in Heat's tests."""
 
 
-def two_clusters(n_ranks: int) -> GridModel:
-    """Return a model of two clusters, with arbitrary link parameters."""
+def two_clusters(n_ranks: int, latency_s: float) -> GridModel:
+    """Return a model of two clusters that are ``latency_s`` apart, with arbitrary rates."""
     grid = Grid.from_labels([2 * rank // n_ranks for rank in range(n_ranks)])
-    near, far = linear_plogp(5e-6, 1e9), linear_plogp(1e-3, 1e8)
+    near, far = linear_plogp(5e-6, 1e9), linear_plogp(latency_s, 1e8)
     places = range(len(grid.clusters))
     return GridModel(grid, tuple(tuple(near if a == b else far for b in places) for a in places))
 
@@ -112,7 +112,7 @@ def main() -> None:
     options = parser.parse_args()
     os.environ["GRIDCOLL_FORCE"] = "grid"
     world = MPI.COMM_WORLD.Dup()
-    comms = (world, GridComm(world, model=two_clusters(world.Get_size())))
+    comms = (world, GridComm(world, model=two_clusters(world.Get_size(), 1e-3)))
     took: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in PARTS}
     for turn in range(options.rounds + 1):
         for name, part in PARTS.items():
