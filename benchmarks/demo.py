@@ -7,6 +7,7 @@ can be seen to work.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
@@ -94,6 +95,7 @@ def launcher(missing: str) -> list[str]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     missing = missing_for_testbed()
     python = str(BIN / "python")
     launch = launcher(missing)

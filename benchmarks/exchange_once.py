@@ -8,8 +8,8 @@ run that is stopped leaves the rows of the variants that had ended. LG runs firs
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -28,8 +28,14 @@ from gridcoll.topology.units import parse_size_bytes
 VARIANTS = ("gridcoll:lg", "native", "gridcoll:direct")
 
 
-def main(grid: str, size: str, rows_at: str) -> None:
-    world, n_bytes = MPI.COMM_WORLD, parse_size_bytes(size)
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("grid", help="grid file")
+    parser.add_argument("size", help="size of a block, as 64K")
+    parser.add_argument("rows", type=Path, metavar="ROWS.json", help="write the rows to this file")
+    options = parser.parse_args()
+    grid, path = options.grid, options.rows
+    world, n_bytes = MPI.COMM_WORLD, parse_size_bytes(options.size)
     comm = GridComm(world, model=load_model(grid))
     hosts = world.allgather(MPI.Get_processor_name())
     bound_s = limit_s("alltoall", wires_from_spec(read_gridfile(Path(grid)), hosts), n_bytes, 0)
@@ -52,7 +58,6 @@ def main(grid: str, size: str, rows_at: str) -> None:
                     *(took_s, took_s, took_s, predicted_s, bound_s, 1, trial.algorithm),
                     n_ranks=world.Get_size(),
                 )
-                path = Path(rows_at)
                 kept = json.loads(path.read_text()) if path.exists() else []
                 kept = [r for r in kept if (r["bytes"], r["variant"]) != (n, variant)]
                 rows = sorted([*kept, asdict(row)], key=lambda r: r["bytes"])
@@ -60,4 +65,4 @@ def main(grid: str, size: str, rows_at: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

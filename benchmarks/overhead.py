@@ -8,6 +8,7 @@ read because their form differs from the last call's, and when the call is known
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import sys
 import tempfile
@@ -111,9 +112,14 @@ def planned(world: MPI.Intracomm, comm: GridComm, n_bytes: int) -> str:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "sizes", nargs="*", type=int, default=[8], metavar="BYTES", help="message sizes; default: 8"
+    )
+    sizes: list[int] = parser.parse_args().sizes
     world = MPI.COMM_WORLD.Dup()
     size = world.Get_size()
-    lines, comms, sizes = [], [], [int(each) for each in sys.argv[1:] or ("8",)]
+    lines, comms = [], []
     for n_clusters in (min(3, size), 1):
         comm, took_s = grid_comm_from_file(
             world, [rank * n_clusters // size for rank in range(size)]
