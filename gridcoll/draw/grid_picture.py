@@ -171,7 +171,7 @@ def draw_grid(model: GridModel) -> Figure:
     Raises `UsageError` without matplotlib.
     """
     sites = list(model.grid.sites.values())
-    sizes = np.array([len(cluster) for cluster in model.grid.clusters], dtype=float)
+    sizes = np.array(model.grid.ranks_per_cluster, dtype=float)
     if model.n_clusters <= MAX_ALL_LINKS or len(sites) == model.n_clusters:
         shrink = min(1.0, 2.2 / np.sqrt(len(sizes)))
         circles = (0.15 + 0.45 * np.sqrt(sizes / sizes.max())) * shrink

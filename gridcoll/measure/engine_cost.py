@@ -52,7 +52,7 @@ def measure_relay_gap(
     shortest of ``n_repeats`` counts. ``inside``: an existing communicator of these ranks of this
     cluster, null on others.
     """
-    if max(len(cluster) for cluster in grid.clusters) == 1:
+    if max(grid.ranks_per_cluster) == 1:
         return None
     sizes_bytes = sizes_bytes or RELAY_SIZES
     mine = split_inside(comm, grid) if inside is None else inside

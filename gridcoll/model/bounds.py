@@ -170,7 +170,7 @@ def _in_flight_s(wires: Wires, distance: FloatArray, n_bytes: int) -> float:
     n_ranks = wires.grid.n_ranks
     latency_s = np.array(distance)
     np.fill_diagonal(latency_s, wires.latency_s.diagonal())
-    sizes = [len(cluster) for cluster in wires.grid.clusters]
+    sizes = wires.grid.ranks_per_cluster
     passed = busy = in_flight = 0.0
     for c, cluster in enumerate(wires.grid.clusters):
         for n_here in map(len, cluster.nodes):
@@ -233,7 +233,7 @@ def scatter_limit_s(wires: Wires, n_bytes: int, root: int) -> float:
     """
     grid, distance = wires.grid, shortest_latency_s(wires)
     home = grid.cluster_of[root]
-    counts = [len(cluster) for cluster in grid.clusters]
+    counts = list(grid.ranks_per_cluster)
     counts[home] -= grid.host_of.count(grid.host_of[root])
     latest = _interface_s(wires, home, counts, distance[home], n_bytes)
     for c, cluster in enumerate(grid.clusters):

@@ -119,7 +119,7 @@ def scatter_flow_limit_s(wires: Wires, n_bytes: int, known_s: float, home: int) 
 
     Blocks for the root's own cluster are left out.
     """
-    sizes = np.array([len(cluster) for cluster in wires.grid.clusters], float)
+    sizes = np.array(wires.grid.ranks_per_cluster, float)
     demand = np.zeros((len(sizes),) * 2)
     demand[home] = sizes
     demand[home, home] = 0.0

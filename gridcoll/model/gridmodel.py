@@ -451,7 +451,7 @@ class Sample:
 def draw_sample(model: GridModel) -> Sample:
     """Return a sample of about `MOST_SAMPLED` ranks, from clusters in proportion to their size."""
     grid = model.grid
-    sizes = tuple(map(len, grid.clusters))
+    sizes = grid.ranks_per_cluster
     if grid.n_ranks <= MOST_SAMPLED:
         return Sample(model, (1.0,) * len(sizes), (1.0,) * grid.n_ranks)
     counts = [

@@ -37,7 +37,7 @@ def blocks_between(grid: Grid) -> FloatArray:
 
     The diagonal counts the blocks between hosts of one cluster.
     """
-    sizes = np.array([len(cluster) for cluster in grid.clusters], float)
+    sizes = np.array(grid.ranks_per_cluster, float)
     on_host = [sum(len(node) ** 2 for node in cluster.nodes) for cluster in grid.clusters]
     blocks = np.outer(sizes, sizes)
     np.fill_diagonal(blocks, sizes * sizes - np.array(on_host, float))

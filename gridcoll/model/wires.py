@@ -57,7 +57,7 @@ def links_of(model: GridModel) -> FloatArray:
         return model.link_bytes_per_s
     rates = model.flow_bytes_per_s.diagonal()
     n_hosts = np.array(model.grid.hosts_per_cluster)
-    n_ranks = np.array([len(cluster) for cluster in model.grid.clusters])
+    n_ranks = np.array(model.grid.ranks_per_cluster)
     lanes = lanes_between(n_ranks[:, None], n_ranks[None])
     filled = np.minimum(
         np.minimum(lanes, n_hosts[:, None]) * rates[:, None], np.minimum(lanes, n_hosts) * rates

@@ -106,7 +106,7 @@ class Algorithm:
 
     def suits(self, grid: Grid) -> bool:
         """Whether the algorithm is considered on ``grid`` without being requested."""
-        largest = max(map(len, grid.clusters))
+        largest = max(grid.ranks_per_cluster)
         return len(grid.clusters) <= self.max_clusters and largest >= self.min_largest_cluster
 
 

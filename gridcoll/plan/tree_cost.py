@@ -145,7 +145,7 @@ class SegmentCosts:
     @cached_property
     def sizes(self) -> np.ndarray:
         """Number of ranks of each cluster, (C,)."""
-        return np.array([len(cluster) for cluster in self.model.grid.clusters])
+        return np.array(self.model.grid.ranks_per_cluster)
 
     @cached_property
     def _inside_links(self) -> tuple[FloatArray, FloatArray]:

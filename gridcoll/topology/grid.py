@@ -166,7 +166,7 @@ class Grid:
 
     @cached_property
     def n_ranks(self) -> int:
-        return sum(len(cluster) for cluster in self.clusters)
+        return sum(self.ranks_per_cluster)
 
     @cached_property
     def cluster_of(self) -> tuple[int, ...]:
@@ -176,6 +176,11 @@ class Grid:
             for rank in cluster.ranks:
                 owner[rank] = index
         return tuple(owner)
+
+    @cached_property
+    def ranks_per_cluster(self) -> tuple[int, ...]:
+        """``ranks_per_cluster[c]`` is the number of ranks of cluster ``c``."""
+        return tuple(map(len, self.clusters))
 
     @cached_property
     def hosts_per_cluster(self) -> tuple[int, ...]:
@@ -241,7 +246,7 @@ class Grid:
 
     def lanes(self) -> tuple[tuple[int, ...], ...]:
         """Return the lanes: the ranks of equal local index across clusters."""
-        longest = max(len(cluster) for cluster in self.clusters)
+        longest = max(self.ranks_per_cluster)
         return tuple(
             tuple(cluster.ranks[lane] for cluster in self.clusters if lane < len(cluster))
             for lane in range(longest)

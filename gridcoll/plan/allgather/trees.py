@@ -254,7 +254,7 @@ def price_ring(costs: BlockCosts, order: tuple[int, ...]) -> FloatArray:
 
 def price_leaders(model: GridModel, n_bytes: int, shape: str) -> float:
     """Return the seconds of `plan_leaders`, with one message per cluster and ``shape`` inside."""
-    sizes = np.array([len(cluster) for cluster in model.grid.clusters])
+    sizes = np.array(model.grid.ranks_per_cluster)
     n = len(sizes)
     # For the blocks of each cluster, for one block, and for an empty message.
     gap_s, one_way_s = model.gap_and_one_way_s(np.append(sizes, [1, 0]).astype(float) * n_bytes)

@@ -81,7 +81,7 @@ class LaneTrees:
         self.order = tuple(rank for cluster in grid.clusters for rank in cluster.line)
         self.stream_of = grid.cluster_of
         self._place = {rank: at for at, rank in enumerate(self.order)}
-        self._first = tuple(accumulate(map(len, grid.clusters), initial=0))
+        self._first = tuple(accumulate(grid.ranks_per_cluster, initial=0))
         self._node_of = {
             rank: at for nodes in self._nodes for at, node in enumerate(nodes) for rank in node
         }

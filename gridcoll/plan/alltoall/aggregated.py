@@ -56,8 +56,8 @@ class Crossing:
     """The other clusters of each cluster, in the order in which it sends to them."""
 
     @cached_property
-    def sizes(self) -> list[int]:
-        return [len(cluster) for cluster in self.grid.clusters]
+    def sizes(self) -> tuple[int, ...]:
+        return self.grid.ranks_per_cluster
 
     def gathers(self, source: int, target: int) -> bool:
         """Whether blocks from cluster ``source`` to ``target`` are gathered before they cross."""
@@ -242,7 +242,7 @@ def price_aggregated(model: GridModel, n_bytes: int) -> float:
     before interfaces have passed the messages of the phase before.
     """
     grid = model.grid
-    sizes = np.array([len(cluster) for cluster in grid.clusters])
+    sizes = np.array(grid.ranks_per_cluster)
     on_host = np.array([max(cluster.node_sizes) for cluster in grid.clusters])
     n = len(sizes)
     gathers = sizes[:, None] >= sizes[None]
@@ -334,7 +334,7 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     gap_s, one_way_s = model.gap_and_one_way_s(np.array([float(n_bytes)]))
     if (grid.n_ranks - 1) * gap_s.min() < LEAST_SAVED * one_way_s.max():
         return []
-    sizes = [len(cluster) for cluster in grid.clusters]
+    sizes = grid.ranks_per_cluster
     label = f"through members, {max(sizes)} messages inside, {len(sizes) - 1} between clusters"
     far_first = np.argsort(-model.latency_s, axis=1, kind="stable").tolist()
     order = tuple(tuple(c for c in row if c != own) for own, row in enumerate(far_first))

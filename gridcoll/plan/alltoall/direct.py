@@ -204,7 +204,7 @@ def retransmission_s(model: GridModel, n_bytes: int) -> float:
     grid = model.grid
     if grid.n_ranks > MOST_PACED_RANKS or not np.isfinite(model.uplinks).any():
         return 0.0
-    sizes = np.array([len(cluster) for cluster in grid.clusters])
+    sizes = np.array(grid.ranks_per_cluster)
     leaves_bytes = sizes * (grid.n_ranks - sizes) * float(n_bytes)
     # The uplink of a single host is its interface: messages wait there and are not lost.
     is_shared = np.array([len(cluster.nodes) > 1 for cluster in grid.clusters])

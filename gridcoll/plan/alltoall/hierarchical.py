@@ -313,7 +313,7 @@ def hub_messages(grid: Grid, hub: int, weights: Weights = ()) -> Messages:
 
 def _sizes(grid: Grid, weights: Weights) -> tuple[list[float], list[float]]:
     """Return the size of each cluster, and how many members each non-leader represents."""
-    sampled = [len(cluster) for cluster in grid.clusters]
+    sampled = grid.ranks_per_cluster
     sizes = [
         n * weight for n, weight in zip(sampled, weights or (1.0,) * len(sampled), strict=True)
     ]

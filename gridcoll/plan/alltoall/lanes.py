@@ -330,7 +330,7 @@ def _n_messages(grid: Grid, paths: Paths, n_lanes: int) -> int:
 )
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     grid = model.grid
-    most, n = max(map(len, grid.clusters)), model.n_clusters
+    most, n = max(grid.ranks_per_cluster), model.n_clusters
     if not has_both(grid) or N_LANES[0] * (grid.n_ranks + n * (n - 1)) > MOST_MESSAGES:
         return []
     gap_s, one_way_s = model.gap_and_one_way_s(np.array([float(n_bytes)]))

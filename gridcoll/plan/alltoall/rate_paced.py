@@ -63,7 +63,7 @@ def _links_s(model: GridModel, home: int, n_bytes: int) -> np.ndarray:
     It is at least the time of the interfaces. Blocks are sent slightly faster than the link, as
     long as its queue can hold the excess.
     """
-    sizes = np.array([len(cluster) for cluster in model.grid.clusters], float)
+    sizes = np.array(model.grid.ranks_per_cluster, float)
     ahead = QUEUE_BYTES / np.maximum(len(model.grid.clusters[home]) * sizes * n_bytes, 1.0)
     pace = np.where(model.windows_limit[home], PACE, np.maximum(PACE, 1.0 - ahead))
     of_links_s = pace * _busy_s(model, n_bytes)[home]
@@ -76,7 +76,7 @@ def _busy_s(model: GridModel, n_bytes: int) -> np.ndarray:
     It is at least the time of the sender's uplink for all blocks that leave the cluster, and of the
     receiver's uplink for all that enter.
     """
-    sizes = np.array([len(cluster) for cluster in model.grid.clusters], float)
+    sizes = np.array(model.grid.ranks_per_cluster, float)
     uplinks_s = sizes * (sizes.sum() - sizes) * n_bytes / model.uplinks
     links_s = np.outer(sizes, sizes) * n_bytes / model.link_bytes_per_s
     busy_s = np.maximum(links_s, np.maximum.outer(uplinks_s, uplinks_s))

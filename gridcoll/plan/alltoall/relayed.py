@@ -140,7 +140,7 @@ def _parts_of(key: ModelKey, share_bytes: bytes, n_bytes: int, n_parts: int) -> 
     model, n = key.model, key.model.n_clusters
     shares = np.frombuffer(share_bytes).reshape(n, n, n)
     demand, host_bytes_per_s = model.exchange_demand
-    sizes = np.array([len(cluster) for cluster in model.grid.clusters])
+    sizes = np.array(model.grid.ranks_per_cluster)
     n_direct = max(min(n_parts, -(-n_bytes // LONGEST_PART)), 1)
     every = np.arange(n)
     cut = np.where(shares[every[:, None], every, every] < 1.0, n_parts, n_direct)
@@ -330,7 +330,7 @@ def _over_shorter_paths(model: GridModel, n_bytes: int) -> list[Candidate]:
     nearest, least_s = via_s.argmin(axis=2), via_s.min(axis=2)
     is_nearer = (LEAST_GAIN * least_s < one_way_s) & ~np.eye(model.n_clusters, dtype=bool)
     # Relayed blocks must not occupy a thin link for longer than the shorter path saves.
-    sizes = np.array([len(cluster) for cluster in model.grid.clusters], float)
+    sizes = np.array(model.grid.ranks_per_cluster, float)
     added_bytes = np.zeros_like(one_way_s)
     for a, b in np.argwhere(is_nearer):
         for hop in ((a, nearest[a, b]), (nearest[a, b], b)):

@@ -98,7 +98,7 @@ def _stars(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     and sends those to its whole cluster, so that a segment is two hops from the next cluster. All
     interfaces are as busy as in a chain.
     """
-    sizes = [len(cluster) for cluster in model.grid.clusters]
+    sizes = model.grid.ranks_per_cluster
     source = model.grid.cluster_of[root]
     if max(sizes) < 3 or n_bytes < LEAST_SEGMENTS * SMALLEST_SEGMENT:
         return []
