@@ -31,7 +31,7 @@ from gridcoll.measure.cache.knowledge import (
     statistic_after,
 )
 from gridcoll.model import GridModel, PLogP, TimesBySize, declared_model
-from gridcoll.model.summary import rates_bytes_per_s
+from gridcoll.model.summary import RATE_BYTES, rates_bytes_per_s
 from gridcoll.plan.natives import NATIVE
 from gridcoll.topology.grid import Cluster
 from gridcoll.topology.gridfile import GridSpec
@@ -39,9 +39,6 @@ from gridcoll.topology.gridfile import GridSpec
 RENEW_AFTER_S = 3600.0
 """An entry that was seen less than this time ago is not renewed: measurements so close together add
 little."""
-
-RATE_BYTES = 1 << 20
-"""The message size at which a link's rate is stated."""
 
 E = TypeVar("E", bound=AnyEntry)
 
