@@ -16,6 +16,7 @@ from gridcoll import GridComm
 from gridcoll.plan import REGISTRIES
 from gridcoll.plan.natives import natives_of
 from gridcoll.topology import Grid
+from tests.mpi.blocks import columns, struct
 from tests.mpi.support import grid_comm, grid_model, layouts, thin_comm, unlike_comm
 
 NAMES = (*natives_of("alltoall"), *REGISTRIES["alltoall"])
@@ -197,15 +198,6 @@ def test_an_array_of_the_standard_library(world: MPI.Intracomm) -> None:
 
 def vector() -> MPI.Datatype:
     return MPI.INT.Create_vector(3, 1, 2).Create_resized(0, 24)
-
-
-def struct() -> MPI.Datatype:
-    return MPI.Datatype.Create_struct([1, 2], [0, 8], [MPI.INT, MPI.INT]).Create_resized(0, 20)
-
-
-def columns() -> MPI.Datatype:
-    """Of a matrix with room for sixteen ranks."""
-    return MPI.INT.Create_vector(3, 1, 16).Create_resized(0, 4)
 
 
 @pytest.mark.parametrize("make", [vector, struct, columns])
