@@ -234,10 +234,8 @@ def plan_relayed(
             if start == stop:
                 continue
             due_us = int(part.due_s * 1e6)
-            # Tags distinguish direct parts, first hops by target, and second hops by source.
-            direct, first_hop, second_hop = (
-                part.number + most_parts * zone
-                for zone in (0, 1 + part.target, 1 + grid.n_ranks + part.source)
+            direct, first_hop, second_hop = tags_of(
+                part.number, most_parts, part.source, part.target, grid.n_ranks
             )
             if rank == part.source:
                 first = part.target * n_units
@@ -269,6 +267,18 @@ def plan_relayed(
 
     plan = exchange_plan(label, n_units, Programs(grid.n_ranks, program_of))
     return replace(plan, scratch_units=tuple(stored) if any(stored) else ())
+
+
+def tags_of(
+    number: int, most_parts: int, source: int, target: int, n_ranks: int
+) -> tuple[int, int, int]:
+    """Return the tags of a part that is sent directly, of its first hop and of its second hop.
+
+    They distinguish direct parts, first hops by target, and second hops by source.
+    """
+    zones = 0, 1 + target, 1 + n_ranks + source
+    direct, first_hop, second_hop = (number + most_parts * zone for zone in zones)
+    return direct, first_hop, second_hop
 
 
 def _bounds(part: Part, n_units: int) -> tuple[int, int]:

@@ -26,7 +26,7 @@ from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.alltoall.lg import exchanges
 from gridcoll.plan.alltoall.messages import Messages, messages_of, rows_table
-from gridcoll.plan.alltoall.relayed import LONGEST_PART, PARTS_BETWEEN, SHORTEST_PART
+from gridcoll.plan.alltoall.relayed import LONGEST_PART, PARTS_BETWEEN, SHORTEST_PART, tags_of
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
 from gridcoll.plan.pacing import thin_links
 from gridcoll.plan.plan import Plan, Program, Programs, scratch_of
@@ -176,10 +176,8 @@ def parts_program(model: GridModel, counts: Counts, parts: Sequence[Part], rank:
     for part in parts:
         if rank not in (part.source, part.target, part.relay):
             continue
-        # Tags distinguish direct parts, first hops by target, and second hops by source.
-        direct, first_hop, second_hop = (
-            part.number + MOST_PARTS * zone
-            for zone in (0, 1 + part.target, 1 + grid.n_ranks + part.source)
+        direct, first_hop, second_hop = tags_of(
+            part.number, MOST_PARTS, part.source, part.target, grid.n_ranks
         )
         relayed = part.relay >= 0
         if rank == part.source:
