@@ -266,8 +266,7 @@ class GridModel:
         inside = _table_at(sizes, np.einsum("iik->ik", gaps), n_bytes)
         rates = self.flow_bytes_per_s.diagonal()
         slowest = np.maximum(inside.max(axis=0), n_bytes / rates.min())
-        is_unlike = rates.max() > UNLIKE_INTERFACES * rates.min()
-        explains = is_unlike & (floor <= UNLIKE_INTERFACES * slowest)
+        explains = self.has_unlike_interfaces & (floor <= UNLIKE_INTERFACES * slowest)
         slower = np.minimum(floor, stream_s * (floor / np.maximum(slowest, 1e-12)))
         return np.asarray(np.where(explains, slower, floor))
 
@@ -276,6 +275,12 @@ class GridModel:
         """Rate of one flow of long messages, (C, C). The diagonal is the rate of an interface."""
         large = float(LONG_BYTES)
         return np.asarray(large / np.maximum(self.gap_s(large), 1e-12))
+
+    @cached_property
+    def has_unlike_interfaces(self) -> bool:
+        """Whether the fastest interfaces are more than `UNLIKE_INTERFACES` times the slowest."""
+        rates = self.flow_bytes_per_s.diagonal()
+        return bool(rates.max() > UNLIKE_INTERFACES * rates.min())
 
     @cached_property
     def link_bytes_per_s(self) -> FloatArray:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gridcoll.constants import THIN_LINK, UNLIKE_INTERFACES, WINDOWS_LIMIT, WINDOWS_SURELY_LIMIT
+from gridcoll.constants import THIN_LINK, WINDOWS_LIMIT, WINDOWS_SURELY_LIMIT
 from gridcoll.model.arborescence import shortest_paths
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
@@ -153,11 +153,11 @@ class PricedPacking:
 
 def is_unlike(model: GridModel) -> bool:
     """Whether interfaces or links differ so much that equal shares would wait for the slowest."""
-    rates = model.flow_bytes_per_s.diagonal()
-    if rates.max() > UNLIKE_INTERFACES * rates.min():
+    if model.has_unlike_interfaces:
         return True
     between = model.link_bytes_per_s[~np.eye(model.n_clusters, dtype=bool)]
-    return bool(len(between) and between.min() < THIN_LINK * rates.max())
+    fastest = model.flow_bytes_per_s.diagonal().max()
+    return bool(len(between) and between.min() < THIN_LINK * fastest)
 
 
 def platform_of(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gridcoll.constants import SHORTEST_PACED_BYTES, THIN_LINK, UNLIKE_INTERFACES
+from gridcoll.constants import SHORTEST_PACED_BYTES, THIN_LINK
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.alltoall.direct import MOST_PACED_RANKS
 from gridcoll.plan.alltoall.relayed import spread_candidate
@@ -23,10 +23,7 @@ def has_unlike_wires(model: GridModel) -> bool:
 
     Otherwise one pace suits all.
     """
-    if np.isfinite(model.uplinks).any():
-        return True
-    rates = model.flow_bytes_per_s.diagonal()
-    if rates.max() > UNLIKE_INTERFACES * rates.min():
+    if np.isfinite(model.uplinks).any() or model.has_unlike_interfaces:
         return True
     between = model.link_bytes_per_s[~np.eye(model.n_clusters, dtype=bool)]
     return bool(thin_links(model).any() and between.min() < THIN_LINK * between.max())
