@@ -29,7 +29,7 @@ from gridcoll.errors import PlanError
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.folding import Incoming, Slots, Term, fold_and_meet
 from gridcoll.plan.ops import Chunk, Op, Recv, Send
-from gridcoll.plan.plan import ByRank, Plan, Program, Programs, scratch_of
+from gridcoll.plan.plan import Plan, Program, Programs, scratch_of_each
 from gridcoll.plan.trees import cut_segments
 from gridcoll.schedule.trees import find_shape
 from gridcoll.topology.grid import Grid
@@ -289,7 +289,7 @@ def _plan_up(
 
     n_ranks = trees.grid.n_ranks
     programs = Programs(n_ranks, program_of)
-    scratch = ByRank(n_ranks, lambda rank: scratch_of(programs[rank]))
+    scratch = scratch_of_each(programs)
     return Plan(collective, label, n_units, trees.root, programs, scratch)
 
 

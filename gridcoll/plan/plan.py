@@ -62,6 +62,11 @@ def scratch_of(program: Program) -> int:
     return max((chunk.stop for chunk in chunks if chunk.buffer == "scratch"), default=0)
 
 
+def scratch_of_each(programs: Programs) -> ByRank[int]:
+    """Return the units of scratch that each program needs. A program is written when asked for."""
+    return ByRank(len(programs), lambda rank: scratch_of(programs[rank]))
+
+
 def scaled(program: Program, n_units: int) -> Program:
     """Return ``program`` with each unit replaced by ``n_units`` units, which stay together."""
     return tuple(replace(op, **_scaled_chunks(op, n_units)) for op in program)

@@ -10,7 +10,7 @@ from gridcoll.plan.bcast.packed_trees import PACKED_TREES
 from gridcoll.plan.bcast.strategies import PREFIX
 from gridcoll.plan.folding import Incoming, Term, fold, no_slots
 from gridcoll.plan.ops import Chunk, Op, Recv, Send
-from gridcoll.plan.plan import ByRank, Plan, Program, Programs, scratch_of
+from gridcoll.plan.plan import Plan, Program, Programs, scratch_of_each
 from gridcoll.plan.registry import Algorithm, Candidate, load, register
 from gridcoll.plan.statements import Contribution, Statement, moved, state
 
@@ -44,7 +44,7 @@ def plan_reduce(broadcast: Plan, n_units: int, label: str = "") -> Plan:
         return _backwards(broadcast, rank, n_units)
 
     programs = Programs(broadcast.n_ranks, program_of)
-    scratch = ByRank(broadcast.n_ranks, lambda rank: scratch_of(programs[rank]))
+    scratch = scratch_of_each(programs)
     return Plan("reduce", label, n_units, broadcast.root, programs, scratch)
 
 

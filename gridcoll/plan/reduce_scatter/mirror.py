@@ -12,7 +12,7 @@ from gridcoll.plan.allgather.trees import register_lanes_and_ring
 from gridcoll.plan.allgather.ways import BlockTrees, Segments, side_by_side
 from gridcoll.plan.folding import Incoming, Slots, Term, fold
 from gridcoll.plan.ops import Chunk, Op, Send
-from gridcoll.plan.plan import ByRank, Plan, Program, Programs, scratch_of
+from gridcoll.plan.plan import Plan, Program, Programs, scratch_of_each
 from gridcoll.plan.statements import Contribution, Runs, Statement, moved, state
 
 
@@ -63,7 +63,7 @@ def plan_reduce_scatter(
         return tuple(ops)
 
     programs = Programs(n_ranks, program_of)
-    scratch = ByRank(n_ranks, lambda rank: scratch_of(programs[rank]))
+    scratch = scratch_of_each(programs)
     even = len(set(sizes)) == 1
     n_units, blocks = (sizes[0], ()) if even else (0, tuple(sizes))
     return Plan("reduce_scatter", label, n_units, -1, programs, scratch, blocks)

@@ -21,7 +21,7 @@ from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.blocks import LARGEST_MESSAGE, BlockLayout, Messages, copy_runs
 from gridcoll.plan.ops import Chunk, Copy, Op
 from gridcoll.plan.pacing import Pace, one_by_one, pace_of, thin_links
-from gridcoll.plan.plan import ByRank, Plan, Program, Programs, scratch_of
+from gridcoll.plan.plan import Plan, Program, Programs, scratch_of_each
 from gridcoll.plan.registry import ANY_NUMBER, Algorithm, Candidate, alias, register
 from gridcoll.plan.statements import Statement, moved, state
 from gridcoll.plan.trees import GridTree, RankTree
@@ -206,7 +206,7 @@ def plan_scatter(
         return one_by_one(ops, pace) if pace and rank == tree.root else ops
 
     programs = Programs(n_ranks, program_of)
-    scratch = ByRank(n_ranks, lambda rank: scratch_of(programs[rank]))
+    scratch = scratch_of_each(programs)
     return Plan("scatter", label, n_units, tree.root, programs, scratch)
 
 
