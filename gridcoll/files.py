@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -129,12 +130,19 @@ def check_writable(path: str | Path) -> None:
         raise FileError(f"cannot write {path}: {target} is nothing we may write to")
 
 
-def make_directory(path: str | Path) -> None:
-    """Make the directory ``path``, whose parent must exist. Raises `FileError` if that fails."""
+@contextlib.contextmanager
+def writing(path: str | Path) -> Iterator[None]:
+    """Turn an `OSError` in the body into a `FileError`: cannot write ``path``."""
     try:
-        Path(path).mkdir(exist_ok=True)
+        yield
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def make_directory(path: str | Path) -> None:
+    """Make the directory ``path``, whose parent must exist. Raises `FileError` if that fails."""
+    with writing(path):
+        Path(path).mkdir(exist_ok=True)
 
 
 def is_stream(path: Path) -> bool:
@@ -159,28 +167,21 @@ def write_atomically(path: str | Path, content: bytes | str) -> None:
     path = Path(path)
     data = content.encode() if isinstance(content, str) else content
     if is_stream(path):
-        try:
+        with writing(path):
             path.write_bytes(data)
-        except OSError as error:
-            raise FileError(f"cannot write {path}: {error.strerror or error}") from None
         return
     path = _resolved(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
+    with writing(path):
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror or error}") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            if path.exists():
-                os.fchmod(handle, stat.S_IMODE(path.stat().st_mode))
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise FileError(f"cannot write {path}: {error.strerror or error}") from None
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        try:
+            with os.fdopen(handle, "wb") as file:
+                if path.exists():
+                    os.fchmod(handle, stat.S_IMODE(path.stat().st_mode))
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise

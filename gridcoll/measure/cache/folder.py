@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gridcoll.errors import FileError, GridcollError, UsageError
-from gridcoll.files import read_text
+from gridcoll.files import read_text, writing
 from gridcoll.measure.cache.entries import (
     FOLDERS,
     VERSION,
@@ -194,21 +194,16 @@ class Folder:
     def write(self, entries: Iterable[AnyEntry]) -> int:
         """Replace the files of ``entries``; return their number. Raises `FileError`."""
         n = 0
-        try:
+        with writing(self.path):
             for n, entry in enumerate(entries, 1):  # noqa: B007
                 _replace(self.path / file_name(entry.key), encode_entry(entry), self.is_shared)
-        except OSError as error:
-            raise FileError(f"cannot write {self.path}: {error.strerror or error}") from None
         return n
 
     def add_gridfile(self, name: str, text: str) -> Path:
         """Write a declared grid, and return its path. Raises `FileError`."""
         path = self.path / DECLARED / f"{name}.toml"
-        try:
-            with self._locked():
-                _replace(path, text.encode(), self.is_shared)
-        except OSError as error:
-            raise FileError(f"cannot write {path}: {error.strerror or error}") from None
+        with writing(path), self._locked():
+            _replace(path, text.encode(), self.is_shared)
         return path
 
     def gridfiles(self) -> list[str]:
@@ -220,11 +215,8 @@ class Folder:
         if name not in self.gridfiles():
             return False
         path = self.path / DECLARED / f"{name}.toml"
-        try:
-            with self._locked():
-                path.unlink(missing_ok=True)
-        except OSError as error:
-            raise FileError(f"cannot write {path}: {error.strerror or error}") from None
+        with writing(path), self._locked():
+            path.unlink(missing_ok=True)
         return True
 
     def remove(self, entries: Iterable[AnyEntry]) -> int:
@@ -232,20 +224,16 @@ class Folder:
         paths = [self.path / file_name(entry.key) for entry in entries]
         with self._locked():
             there = [path for path in paths if path.exists()]
-            try:
+            with writing(self.path):
                 for path in there:
                     path.unlink(missing_ok=True)
-            except OSError as error:
-                raise FileError(f"cannot write {self.path}: {error.strerror}") from None
         return len(there)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        try:
+        with writing(self.path):
             make_private(self.path)
             handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise FileError(f"cannot write {self.path}: {error.strerror or error}") from None
         try:
             _wait_for_lock(handle)
             yield
