@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import ceil, log2
 
 import numpy as np
@@ -66,25 +67,17 @@ def test_every_closed_form_is_a_strategy_and_every_strategy_has_one() -> None:
     assert sorted(plain) == sorted(CLOSED_FORMS)
 
 
+EXACT_FOR_ANY_N = ("flat", "segmented-flat", "chain", "segmented-chain", "chain-rendezvous")
+EXACT_FOR_POWERS_OF_TWO = ("binomial", "segmented-binomial")
+
+
 @pytest.mark.parametrize("link", LINKS.values(), ids=LINKS)
-@pytest.mark.parametrize("n_ranks", [2, 3, 5, 8, 13])
 @pytest.mark.parametrize(
-    "name", ["flat", "segmented-flat", "chain", "segmented-chain", "chain-rendezvous"]
+    ("name", "n_ranks"),
+    [*product(EXACT_FOR_ANY_N, (2, 3, 5, 8, 13)), *product(EXACT_FOR_POWERS_OF_TWO, (2, 4, 8, 16))],
 )
-def test_exact_for_any_number_of_ranks(name: str, n_ranks: int, link: PLogP) -> None:
+def test_exact(name: str, n_ranks: int, link: PLogP) -> None:
     """Closed form, fast price and walked plan: all three the same."""
-    model = cluster(n_ranks, link)
-    for n_bytes in (1, 4096, 1 << 16):
-        for candidate in candidates(name, model, n_bytes, root=1):
-            if n_bytes % (candidate.segment_bytes or 1) == 0:
-                assert candidate.closed_form_s == pytest.approx(candidate.predicted_s)
-                assert candidate.closed_form_s == pytest.approx(walked_s(candidate, model, n_bytes))
-
-
-@pytest.mark.parametrize("link", LINKS.values(), ids=LINKS)
-@pytest.mark.parametrize("n_ranks", [2, 4, 8, 16])
-@pytest.mark.parametrize("name", ["binomial", "segmented-binomial"])
-def test_binomial_is_exact_for_powers_of_two(name: str, n_ranks: int, link: PLogP) -> None:
     model = cluster(n_ranks, link)
     for n_bytes in (1, 4096, 1 << 16):
         for candidate in candidates(name, model, n_bytes, root=1):
