@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from gridcoll.errors import FileError, TestbedError
+from gridcoll.errors import TestbedError
+from gridcoll.files import read_text
 from gridcoll.testbed import linux
 from gridcoll.testbed.control import SOCKET, Order, send_order
 from gridcoll.testbed.instances import Instance, list_instances, start_time
@@ -48,10 +49,7 @@ class Testbed:
         It ends with this process or, if ``detached``, when `down` is called. Raises `FileError` if
         the file is wrong, `TestbedError` if this machine cannot build the grid.
         """
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise FileError(f"grid file {path}: {error}") from None
+        text = read_text(path, "grid file")
         spec = parse_gridfile(text, str(path))
         lay_out(spec)
         linux.check_privileges()
