@@ -258,8 +258,10 @@ class Learning:
                 rank, grid = self.decisions.rank, self.decisions.model.grid
                 before = self.agreed.offset
                 self.agreed.offset = compare_clocks(self._messages(), rank, grid, before)
-                if not is_slow:
+                if before is not None:
                     self.agreed.spend(time.monotonic() - learned_s, waiting=True)
+                elif not is_slow:
+                    self.learner.invest(self.agreed.clock_cost_s)
 
     @property
     def repeats(self) -> bool:

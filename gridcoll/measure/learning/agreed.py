@@ -21,6 +21,7 @@ from mpi4py import MPI
 
 from gridcoll.engine.waiting import wait_politely
 from gridcoll.measure.learning.beliefs import median
+from gridcoll.measure.learning.learner import REGRET_BUDGET
 from gridcoll.measure.learning.offsets import N_SAMPLES, Offset
 
 OVERHEAD_PART = 0.01
@@ -394,7 +395,13 @@ class Agreed:
 
     @property
     def may_compare_clocks(self) -> bool:
-        """Whether that cost is within the fraction of time that exchanges may take."""
+        """Whether that cost is within the fraction of time that exchanges may take.
+
+        Without a common clock, nothing is learned. So the first comparison may cost as much as
+        trials may, and counts as one of them.
+        """
+        if self._offset is None:
+            return self.clock_cost_s <= REGRET_BUDGET * self.total_s
         return self.overhead_s + self.clock_cost_s <= OVERHEAD_PART * self.total_s
 
     def _interval(self) -> int:
@@ -402,11 +409,12 @@ class Agreed:
         one_s = self.overhead_s / self.n_points
         most = max(MOST_CALLS, MOST_WAIT_S / max(self._mean_call_s, 1e-9))
         if self._needs_clock:
-            # Save for a comparison, and check soon whether there is enough: without a common clock,
-            # nothing is learned.
-            one_s += self.clock_cost_s
+            # Save for a comparison, and check soon whether there is enough.
+            one_s += 0.0 if self._offset is None else self.clock_cost_s
             most = min(most, self.n_calls)
         enough_s = (self.overhead_s + one_s) / OVERHEAD_PART - self.total_s
+        if self._offset is None:
+            enough_s = max(enough_s, self.clock_cost_s / REGRET_BUDGET - self.total_s)
         n_calls = enough_s / max(self._mean_call_s, 1e-9)
         return int(min(max(n_calls, FEWEST_CALLS), most))
 

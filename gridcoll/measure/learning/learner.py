@@ -216,6 +216,10 @@ class Learner:
             self.is_restless = True
         return changes
 
+    def invest(self, seconds: float) -> None:
+        """Count the cost of something that learning needs as regret. Equal on all ranks."""
+        self.regret_s += seconds
+
     def _settle(self, kind: Kind) -> Change | None:
         race, arms = self._races[kind]
         former = race.leader

@@ -12,18 +12,28 @@ from gridcoll.measure.learning.agreed import (
     OVERHEAD_PART,
     Agreed,
 )
+from gridcoll.measure.learning.learner import REGRET_BUDGET
 from gridcoll.measure.learning.offsets import Offset
 
 
-def test_a_clock_is_saved_for() -> None:
-    """Exchanges teach nothing without one, and do not use up what it costs."""
+def test_the_first_clock_costs_what_a_trial_may() -> None:
+    """Exchanges teach nothing without one. They do not delay it, nor does it delay them."""
     call_s, exchange_s = 0.07, 0.004
     calls = Agreed(MPI.COMM_SELF, latency_s=0.012)
-    needed_s = (calls.clock_cost_s + 2 * exchange_s) / OVERHEAD_PART
-    while not calls.may_compare_clocks:
-        if calls.end("call", calls.n_calls * call_s, (calls.n_calls + 1) * call_s):
+
+    def call() -> bool:
+        point = calls.end("call", calls.n_calls * call_s, (calls.n_calls + 1) * call_s)
+        if point:
             calls.spend(exchange_s)
-        assert calls.n_calls * call_s < 3 * needed_s
+        return point is not None
+
+    while not calls.is_clock_due:
+        call()
+    taken_s = calls.n_calls * call_s
+    assert calls.clock_cost_s <= REGRET_BUDGET * taken_s <= 2 * calls.clock_cost_s
+    calls.offset = Offset()
+    while not call():
+        assert calls.n_calls * call_s < taken_s + 2 * exchange_s / OVERHEAD_PART
 
 
 def test_a_clock_that_is_old_is_compared_again() -> None:
