@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
+import numpy as np
 from mpi4py import MPI
 
 from gridcoll.engine.agreement import tell_all
 from gridcoll.engine.waiting import wait_for_all
 from gridcoll.measure.clusters import Progress, silent
-from gridcoll.measure.probe import Channel, Sample, fit_samples, gap_of_trains
+from gridcoll.measure.probe import Channel, Sample, fit_samples, gap_of_trains, middle_of_step
 from gridcoll.model.plogp import PLogP
 from gridcoll.topology.grid import Grid
 
@@ -273,6 +274,20 @@ class _Link:
         self.gaps_s[n_bytes] = gap_s
         return Sample(gap_s, lone_s - self.empty_s / 2, send_s, recv_s)
 
+    def lone_sample(self, n_bytes: int, samples: Mapping[int, Sample]) -> Sample:
+        """Measure a lone message of a size between two ``samples``; its gap is between theirs."""
+        lone_s, send_s, recv_s = self.exchange(n_bytes)
+        return Sample(_gap_between(n_bytes, samples), lone_s - self.empty_s / 2, send_s, recv_s)
+
+    def sample_again(self, n_bytes: int, samples: dict[int, Sample]) -> None:
+        """Repeat one of ``samples``; keep the one whose gap is nearer to those of other sizes.
+
+        A disturbance may make a gap seem longer or shorter, as gaps are differences of two times.
+        """
+        before, again = samples[n_bytes], self.sample(n_bytes)
+        expected_s = _gap_between(n_bytes, samples)
+        samples[n_bytes] = min(before, again, key=lambda each: abs(each.gap_s - expected_s))
+
     def _agreed_gap_s(self, lone_s: float, train_s: float, n: int) -> float:
         """Return the gap on which a lone message and a train of ``n`` agree, 0 if they do not.
 
@@ -347,7 +362,8 @@ def quick_plogp(channel: End, budget_bytes: int = BUDGET_BYTES) -> PLogP | None:
     """Return the link's pLogP on the active end, None on the other.
 
     Sizes are added where interpolation errs by more than `INTERPOLATION_TOLERANCE`: one between two
-    sizes whose rates differ, and larger ones while the rate still grows.
+    sizes whose rates differ, some where a handshake begins, and larger ones while the rate still
+    grows.
     """
     link = _Link(channel, budget_bytes)
     samples: dict[int, Sample] = {}
@@ -357,8 +373,14 @@ def quick_plogp(channel: End, budget_bytes: int = BUDGET_BYTES) -> PLogP | None:
     low, high = sorted(BASE_SIZES)[1:3]
     is_known = not {low, high} <= samples.keys() or not link.affords(8 * high)
     if not is_known and not channel.agree(int(_is_on_line(samples, low, high))):
-        middle = high // 2
-        samples[middle] = link.sample(middle)
+        link.sample_again(high, samples)
+        if not channel.agree(int(_is_on_line(samples, low, high))):
+            middle = high // 2
+            samples[middle] = link.sample(middle)
+    while middle := channel.agree(middle_of_step(samples, link.empty_s)):
+        if not link.affords(middle):
+            break
+        samples[middle] = link.lone_sample(middle, samples)
     largest = max(samples)
     while low < largest < LARGEST_BYTES and link.affords(8 * largest):
         below = max(size for size in samples if size < largest)
@@ -373,10 +395,14 @@ def quick_plogp(channel: End, budget_bytes: int = BUDGET_BYTES) -> PLogP | None:
             < (1 - INTERPOLATION_TOLERANCE) * samples[largest].gap_s * n_bytes
         )
         if channel.agree(int(doubtful)) and link.affords(8 * n_bytes):
-            again = link.sample(n_bytes)
-            if again.gap_s > samples[n_bytes].gap_s:
-                samples[n_bytes] = again
+            link.sample_again(n_bytes, samples)
     return fit_samples(samples, link.empty_s) if channel.active else None
+
+
+def _gap_between(n_bytes: int, samples: Mapping[int, Sample]) -> float:
+    """Return the gap of a size by those of the other ``samples``."""
+    sizes = [size for size in sorted(samples) if size != n_bytes]
+    return float(np.interp(n_bytes, sizes, [samples[size].gap_s for size in sizes]))
 
 
 def _is_on_line(samples: Mapping[int, Sample], low: int, high: int) -> bool:

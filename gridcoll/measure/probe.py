@@ -9,7 +9,7 @@ import math
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -207,7 +207,25 @@ def measure_plogp(channel: Channel) -> PLogP | None:
             samples[middle] = sample
             if high > 1.5 * low:
                 pairs += [(low, middle), (middle, high)]
+    while middle := channel.agree(middle_of_step(samples, empty_s)):
+        samples[middle] = _measure_size(channel, middle, empty_s)
     return fit_samples(samples, empty_s) if channel.active else None
+
+
+def middle_of_step(samples: Mapping[int, Sample], empty_s: float) -> int:
+    """Return a size between two others of which only the larger one has a handshake; 0 if none.
+
+    With a handshake, a lone message takes a round trip longer than its gap explains, which half a
+    round trip shows. A step that hardly matters beside the rest of its time counts as none. The
+    larger size is then more than twice the smaller one. ``empty_s``: an empty round trip.
+    """
+    for low, high in pairwise(sorted(samples)[1:]):
+        longer_s = samples[high].one_way_s - samples[low].one_way_s
+        step_s = longer_s - (samples[high].gap_s - samples[low].gap_s)
+        least_s = max(empty_s / 2, INTERPOLATION_TOLERANCE * samples[high].one_way_s)
+        if high > 2 * low and step_s > least_s:
+            return high // 2
+    return 0
 
 
 def have_same_rate(low: int, low_gap_s: float, high: int, high_gap_s: float) -> bool:
