@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
 from gridcoll.constants import WINDOWS_LIMIT
-from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.model.plogp import FloatArray
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.gridfile import GridSpec
@@ -68,7 +69,16 @@ def links_of(model: GridModel) -> FloatArray:
 
 
 def wires_from_model(model: GridModel) -> Wires:
-    """Estimate the wires from measured flows, for a grid that no file declares."""
+    """Estimate the wires from measured flows, for a grid that no file declares.
+
+    The same model gets the same wires, whose cuts are then found once.
+    """
+    return _wires_of(ModelKey(model))
+
+
+@lru_cache(maxsize=16)
+def _wires_of(key: ModelKey) -> Wires:
+    model = key.model
     rates = model.flow_bytes_per_s
     links = np.maximum(rates, links_of(model))
     return Wires(model.grid, model.latency_s, np.diag(rates).copy(), model.uplinks, links)
