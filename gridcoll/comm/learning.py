@@ -165,6 +165,7 @@ class Learning:
                 lambda: arms_of(collective, candidates, model, n_bytes),
                 lambda: limit_of_calls(collective, model, n_bytes, root),
             )
+        began_s = time.monotonic()
         decision = decisions.decide(
             collective,
             n_bytes,
@@ -174,6 +175,8 @@ class Learning:
             by=candidates[arm] if arm else None,
         )
         is_trial = arm != self.learner.leader(kind)
+        if is_trial:
+            self.agreed.build(time.monotonic() - began_s)
         call = _Call(kind, arm, decision.flow, self.learner.n_starts, is_trial)
         if no_trials:
             self._no_trials_call = call
@@ -297,7 +300,7 @@ class Learning:
             for each in point.seen
             if isinstance(each.tag, _Call) and each.tag.n_starts == learner.n_starts
         ]
-        changes = learner.learn(seen, point.total_s)
+        changes = learner.learn(seen, point.total_s, point.built_s)
         if learner.is_restless:
             self._on_change()
         if self.agreed.n_points % POINTS_PER_COPY == 0:

@@ -69,3 +69,11 @@ def test_where_rank_order_counts_each_root_has_its_own_choice() -> None:
         for root in range(3)
     }
     assert len(times_s) > 1
+
+
+def test_a_plan_is_written_before_its_first_call() -> None:
+    """Calls are compared by their times, and writing a plan takes milliseconds."""
+    decisions = Decisions(1, model_of([0, 0, 1, 1]), Settings(force="grid"))
+    flow = decisions.decide("allreduce", 1 << 16, 0, unit_bytes=8).flow
+    assert flow is not None
+    assert "flat" in vars(flow)

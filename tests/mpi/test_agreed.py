@@ -81,9 +81,9 @@ def test_how_late_others_are_for_a_broadcast_counts_from_its_root(
     seen: list[Observation] = []
     learn, late_s = Learner.learn, 0.02
 
-    def learning_too(self: Learner, given: Sequence[Observation], total_s: float) -> list[Change]:
+    def learning_too(self: Learner, given: Sequence[Observation], *spent_s: float) -> list[Change]:
         seen.extend(given)
-        return learn(self, given, total_s)
+        return learn(self, given, *spent_s)
 
     monkeypatch.setattr(Learner, "learn", learning_too)
     comm = GridComm(world.Dup(), model=near_model(world.Get_size()))

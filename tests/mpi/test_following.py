@@ -250,9 +250,9 @@ def test_calls_before_a_change_do_not_count_after_it(
     told: list[int] = []
     learn = Learner.learn
 
-    def watched(learner: Learner, seen: Sequence[Observation], total_s: float) -> list[Change]:
+    def watched(learner: Learner, seen: Sequence[Observation], *spent_s: float) -> list[Change]:
         told.append(len(seen))
-        return learn(learner, seen, total_s)
+        return learn(learner, seen, *spent_s)
 
     monkeypatch.setattr(Learner, "learn", watched)
     mine._restart_with(comm.model)

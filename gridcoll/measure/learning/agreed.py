@@ -61,7 +61,7 @@ known, the remaining error is less than that of a comparison on busy hosts, some
 EXIT_PATIENCE_S = 1.0
 """How long the end of a job waits for an exchange, in case another rank no longer exists."""
 
-_N_HEAD = 11
+_N_HEAD = 12
 
 
 class Stamp(NamedTuple):
@@ -155,6 +155,8 @@ class Point:
     lost_s : float
         Time that calls took longer than allowed, on the rank that lost least. If ranks wait for a
         late one, that is the late one. 0 once there is a common clock, which shows more.
+    built_s : float
+        Time to build the plans of trials since the last point, on the rank that spent most.
     """
 
     seen: list[Seen]
@@ -166,6 +168,7 @@ class Point:
     doubt: bool = False
     better: bool = False
     lost_s: float = 0.0
+    built_s: float = 0.0
 
 
 class Offer(NamedTuple):
@@ -227,7 +230,7 @@ class Agreed:
         self.n_calls = self.n_points = 0
         self.total_s = self.overhead_s = 0.0
         self._since_s = self._own_waits_s = self._own_work_s = 0.0
-        self._n_since = 0
+        self._n_since, self._built_s = 0, 0.0
         self._stamps = _Stamps()
         self._next = FIRST_CALLS
         self._mean_call_s = 0.0
@@ -281,6 +284,10 @@ class Agreed:
         else:
             self._own_work_s += seconds
 
+    def build(self, seconds: float) -> None:
+        """Add the time that this rank took to build the plan of a trial."""
+        self._built_s += seconds
+
     def _start(self) -> None:
         n_all = self.n_calls - self._n_since
         self._n_since = self.n_calls
@@ -295,6 +302,7 @@ class Agreed:
             *(self._since_s, -self._own_waits_s, self._own_work_s, 0.0 if on_clock else 1.0),
             *(self._knowledge, -self._knowledge, digest, -digest),
             *(float(said.doubt), float(said.better), 0.0 if on_clock else -self._lost_s(stamps)),
+            self._built_s,
         )
         times = (self._offset or Offset()).common(
             np.array([(each.entry_s, each.exit_s) for each in stamps]).reshape(-1, 2)
@@ -303,7 +311,7 @@ class Agreed:
         mine[_N_HEAD + 2 :: 4] = -times[:, 0]
         begins = [self._begins(each.tag) for each in stamps]
         mine[_N_HEAD + 3 :: 4] = np.where(begins, times[:, 0], -np.inf)
-        self._since_s = 0.0
+        self._since_s = self._built_s = 0.0
         tags = [each.tag for each in stamps]
         self._under_way = _Exchange(self._comm, mine, tags, n_all, said.offer)
         self._next = self.n_calls + self._lag()
@@ -328,7 +336,7 @@ class Agreed:
         self._under_way = None
         head = all_s[:_N_HEAD].tolist()
         total_s, waits_s, work_s, off_clock, most, least, newest, oldest, *rest = head
-        doubt, better, negative_lost_s = rest
+        doubt, better, negative_lost_s, built_s = rest
         self.n_points += 1
         self.total_s += total_s
         self.overhead_s = work_s - waits_s
@@ -347,7 +355,7 @@ class Agreed:
         return Point(
             *(seen, total_s, self.overhead_s, on_clock, most == -least),
             exchange.offer if newest == -oldest else None,
-            *(bool(doubt), bool(better), max(-negative_lost_s, 0.0)),
+            *(bool(doubt), bool(better), max(-negative_lost_s, 0.0), built_s),
         )
 
     def _see(self, tags: Sequence[object], all_s: np.ndarray) -> list[Seen]:

@@ -41,10 +41,9 @@ instead of 1.7."""
 
 COLD_START = 0.1
 """Extra time of a trial over later calls by the same arm, as a fraction of the leader's time: the
-windows of its connections have closed, and its plan may have to be built. On three sites, first
-calls took 5 to 25 % longer than later ones, up to 0.12 of each of two trials. The value matters
-little: on those 12 grids, results for 0 to 0.4 differ by a hundredth in calls 1 to 200, and by two
-in the next 200."""
+windows of its connections have closed. On three sites, first calls took 5 to 25 % longer than later
+ones, up to 0.12 of each of two trials. The value matters little: on those 12 grids, results for 0
+to 0.4 differ by a hundredth in calls 1 to 200, and by two in the next 200."""
 
 SKEWED_RATIO = 4
 """Calls with a late rank decide if there are more than this many times as many as others. Their
@@ -184,10 +183,13 @@ class Race:
             return math.inf
         return leader.median_log - math.log(self.limit_s)
 
-    def plan_trial(self, budget_s: float, n_to_come: float | None = None) -> float:
+    def plan_trial(
+        self, budget_s: float, n_to_come: float | None = None, build_s: float = 0.0
+    ) -> float:
         """Choose the next trial and return its expected regret, at most ``budget_s``.
 
         ``n_to_come`` is the number of calls that profit, by default as many as there were.
+        ``build_s`` is the time to build a plan that never ran.
         """
         if self.trial is not None or len(self.alive) == 1:
             return 0.0
@@ -211,7 +213,7 @@ class Race:
 
         for arm in sorted(open_arms, key=optimistic_log):
             extra_s = max(0.0, self.expected_s(arm) - leader_s) + COLD_START * leader_s
-            regret_s = TRIAL_CALLS * extra_s
+            regret_s = TRIAL_CALLS * extra_s + (0.0 if self.n_calls(arm) else build_s)
             gain = expected_gain(beliefs[arm].posterior(noise), leader, most_gain)
             worth_s = n_to_come * leader_s * max(gain, 1e-12)
             if regret_s <= min(budget_s, worth_s):

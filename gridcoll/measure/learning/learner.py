@@ -151,6 +151,7 @@ class Learner:
         self.regret_s = 0.0
         self.surprise_s = 0.0
         """Time that plans took beyond `SURPRISE_FACTOR` times their predictions, in all."""
+        self._built_s, self._n_built = 0.0, 0
         self.is_restless = False
         """Whether earlier decisions may change, so that the fast path has to be emptied."""
         self.n_starts = 1
@@ -193,12 +194,17 @@ class Learner:
         entry = self._races.get(kind)
         return entry[0].leader if entry else 0
 
-    def learn(self, observations: Sequence[Observation], total_s: float) -> list[Change]:
+    def learn(
+        self, observations: Sequence[Observation], total_s: float, built_s: float = 0.0
+    ) -> list[Change]:
         """Enter the observations of an agreed point, and return the changed decisions.
 
-        ``total_s`` is the time of all calls since the last point, observed or not.
+        ``total_s`` is the time of all calls since the last point, observed or not. Before some of
+        them, building the plans of trials took ``built_s``.
         """
         self.total_s += total_s
+        self._built_s += built_s
+        self.invest(built_s)
         for each in observations:
             self._observe(each)
         # Kinds without calls are skipped: they may never be called again.
@@ -219,6 +225,10 @@ class Learner:
     def invest(self, seconds: float) -> None:
         """Count the cost of something that learning needs as regret. Equal on all ranks."""
         self.regret_s += seconds
+
+    def _build_s(self) -> float:
+        """Return the mean time to build the plan of a trial; 0 if none was built."""
+        return self._built_s / self._n_built if self._n_built else 0.0
 
     def _settle(self, kind: Kind) -> Change | None:
         race, arms = self._races[kind]
@@ -253,6 +263,7 @@ class Learner:
         took_s = each.whole_s or each.seconds
         if each.arm != race.leader and race.beliefs[race.leader].n_observed:
             self.regret_s += max(0.0, took_s - race.expected_s(race.leader))
+            self._n_built += not (race.n_calls(each.arm) or _is_native(belief.arm.family))
         race.observe(each.arm, took_s, each.skewed)
 
     def _plan_trials(self, seen: Sequence[Kind]) -> None:
@@ -267,7 +278,7 @@ class Learner:
             _update_beliefs(
                 kind, [race.beliefs[arm] for arm in sorted(race.alive)], others, evidence
             )
-            left_s -= race.plan_trial(left_s)
+            left_s -= race.plan_trial(left_s, build_s=self._build_s())
 
     def ratios(self) -> list[Ratio]:
         """Return the observed ratios of families, for all kinds of calls."""

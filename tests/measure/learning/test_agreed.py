@@ -40,6 +40,17 @@ def test_the_first_clock_costs_what_a_trial_may(monkeypatch: pytest.MonkeyPatch)
         assert calls.n_calls * call_s < taken_s + 2 * exchange_s / OVERHEAD_PART
 
 
+def test_what_plans_of_trials_took_to_build_is_told_once() -> None:
+    calls = Agreed(MPI.COMM_SELF, 1e-6, offset=Offset())
+    found: list[float] = []
+    calls.build(2.0)
+    calls.build(1.0)
+    while len(found) < 2:
+        if point := calls.end("call", float(calls.n_calls), calls.n_calls + 1.0):
+            found.append(point.built_s)
+    assert found == [3.0, 0.0]
+
+
 def test_a_clock_that_is_old_is_compared_again() -> None:
     """It is saved for, too: exchanges alone would use up all that they may cost."""
     call_s, exchange_s = 0.07, 0.004

@@ -89,6 +89,33 @@ def test_an_arm_that_may_take_for_ever_waits_for_the_budget() -> None:
     assert played.last.count(1) <= 2
 
 
+def test_plans_are_built_where_that_pays() -> None:
+    """Building one takes three calls' time, and other plans gain little."""
+    kinds = [Kind("bcast", 1 << k) for k in range(0, 24, 3)]
+
+    def n_built(n_calls: int, build_s: float) -> int:
+        network = Network(
+            {kind: [1.0] * 4 for kind in kinds}, {k: arms_of([1.0] * 4) for k in kinds}
+        )
+        learner, built, new = Learner(), set[tuple[Kind, int]](), 0
+        for _ in range(n_calls):
+            records = []
+            for kind in kinds:
+                arm = learner.next_arm(kind, lambda kind=kind: network.arms[kind])  # type: ignore[misc]
+                new += arm > 0 and (kind, arm) not in built
+                built.add((kind, arm))
+                records.append(Observation(kind, arm, network.seconds(kind, arm), 0.0))
+            learner.learn(records, sum(each.seconds for each in records), new * build_s)
+            new = 0
+        n_plans = sum(arm > 0 for _, arm in built)
+        assert n_plans * build_s <= learner.regret_s
+        assert learner.regret_s <= REGRET_BUDGET * learner.total_s + 2 * build_s + 2
+        return n_plans
+
+    assert n_built(30, 3.0) < n_built(30, 0.0) / 2
+    assert n_built(300, 3.0) > n_built(30, 3.0), "they pay in the end"
+
+
 def test_late_ranks_spoil_nothing() -> None:
     network = one_kind([1.0, 0.8], [0.9, 0.95])
     late = dict.fromkeys(range(0, 400, 3), 3.0)
