@@ -238,8 +238,7 @@ test-smoke: $(VENVS)/$(MPI)/.stamp ## One job on one emulated grid
 	$(PY) -m pytest -q $(SMOKE)
 
 check: ## Lint, types, documentation and all tests, as CI does
-	$(MAKE) $(AT_ONCE) needed
-	$(MAKE) $(AT_ONCE) lint types docs
+	$(MAKE) $(AT_ONCE) needed lint types docs
 	$(MAKE) test
 	$(MAKE) test-long
 
