@@ -72,13 +72,17 @@ def test_every_algorithm_on_every_layout(
 @pytest.mark.mpi(min_size=3)
 def test_every_algorithm_runs_somewhere(world: MPI.Intracomm) -> None:
     """Falling back to native everywhere would pass the test above."""
-    ran = set()
-    for labels in layouts(world.Get_size()).values():
+    size, ran = world.Get_size(), set()
+    for labels in layouts(size).values():
         with grid_comm(world, labels) as comm:
             for name in NAMES:
                 forced = comm.forced("alltoall", name)
                 ran |= {forced.explain("alltoall", n).winner.name for n in (4096, 10_000)}
-    assert ran | {"nodes", "rate-paced", "relayed", "spread"} == set(NAMES)
+    # Those two need hosts with several ranks, and thin links: see below.
+    elsewhere = {"nodes", "rate-paced"}
+    # Three ranks do not form two clusters of several ranks.
+    elsewhere |= {"lanes", "aggregated"} if size < 4 else set()
+    assert ran | elsewhere == set(NAMES)
 
 
 @pytest.mark.mpi(min_size=4)
