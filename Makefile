@@ -134,8 +134,8 @@ MODULES_mpich := test_*.py
 MODULES_openmpi := test_cco_*.py
 MODULES_impi := test_cco_*.py
 DIFFERENCES_mpich := --differences tests/mpi4py/differences.txt
-# These modules take a quarter of the time and only test datatypes, so one rank runs each of them.
-APART_mpich := --apart test_datatype,test_util_dtlib
+# These modules take a quarter of the time and send nothing, so one rank runs each of their tests.
+APART_mpich := --apart test_datatype,test_util_dtlib,test_pack
 test-mpi4py: $(VENVS)/$(MPI)/mpi4py-tests ## mpi4py's own tests by gridcoll run, plans forced
 	@if test -s $<; then modules=$$(cd $$(cat $<) && ls $(MODULES_$(MPI)) | sed 's/\.py$$//'); \
 		timeout -k 15 $(LAUNCH_TIMEOUT_S) env PYTHONPATH=. \

@@ -103,16 +103,29 @@ def test_one_rank_is_enough(run: Run) -> None:
 
 
 def test_modules_apart_run_once_and_count(run: Run, tmp_path: Path) -> None:
-    """The first module runs on rank 0, the second on rank 1, where it fails."""
+    """Their tests run on rank 0 and rank 1 in turn; the second, on rank 1, fails."""
     writes = NOTHING_OF_OURS.replace("pass", "open('ran', 'a').write('x')")
     fails = "from mpi4py import MPI\nRANK = MPI.COMM_WORLD.Get_rank()\n"
     fails += NOTHING_OF_OURS + RANK_1_FAILS
-    done = run("--apart", "writes,fails", sample=BODY, writes=writes, fails=fails)
+    done = run("--apart", "fails,writes", sample=BODY, writes=writes, fails=fails)
     assert done.returncode != 0
     assert (tmp_path / "ran").read_text() == "x"
     assert done.stdout.count("FAILED") == 1
     assert "FAILED fails.Tests.test_odd\n" in done.stdout
     assert "sample …: 1 of 4 failed" in done.stdout
+
+
+def test_each_test_on_comm_self_runs_once_and_counts(run: Run, tmp_path: Path) -> None:
+    """The first runs on rank 0, the second on rank 1, where it fails."""
+    alone = "from mpi4py import MPI\nRANK = MPI.COMM_WORLD.Get_rank()\n"
+    alone += NOTHING_OF_OURS.replace("pass", "open('ran', 'a').write('x')")
+    alone += "    COMM = MPI.COMM_SELF\n" + RANK_1_FAILS
+    done = run(sample=BODY, alone=alone)
+    assert done.returncode != 0
+    assert (tmp_path / "ran").read_text() == "x"
+    assert done.stdout.count("FAILED") == 1
+    assert "FAILED alone.Tests.test_odd\n" in done.stdout
+    assert "sample …: 1 of 3 failed" in done.stdout
 
 
 def test_what_is_pinned_must_fail_and_nothing_else(run: Run, tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ that takes longer than ``--limit`` ends the job, which says where it is.
 ``--differences FILE`` pins what fails: a line of the file is a test and, after a ``#``, the reason.
 A test that fails and is not there is a failure; so is one that is there and passes.
 
-``--apart MODULE,…`` names modules whose tests send nothing: each runs on one rank, all at once.
+``--apart MODULE,…`` names modules whose tests send nothing. Each of their tests runs on one rank
+only, and so does each test on COMM_SELF. They are dealt out to the ranks, which run them at the same
+time, before all other tests.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import sys
 import time
 import unittest
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -75,6 +78,15 @@ def load(name: str) -> unittest.TestSuite:
     ]
     cases = unittest.defaultTestLoader.loadTestsFromModule(module)
     return unittest.TestSuite([cases, *functions])
+
+
+def each_test(tests: unittest.TestSuite) -> Iterator[unittest.TestCase]:
+    """Yield the tests of a suite and of the suites in it, in order."""
+    for item in tests:
+        if isinstance(item, unittest.TestSuite):
+            yield from each_test(item)
+        else:
+            yield item
 
 
 def limited(limit_s: float, took_s: dict[str, float]) -> type[unittest.TextTestResult]:
@@ -135,10 +147,15 @@ def run(
     stream = sys.stderr if leads else io.StringIO()
     took_s: dict[str, float] = defaultdict(float)
     runner = unittest.TextTestRunner(stream, verbosity=0, resultclass=limited(limit_s, took_s))
-    own = [suites.pop(name) for name in apart][everybody.Get_rank() :: everybody.Get_size()]
+    dealt_out = [test for name in apart for test in each_test(suites.pop(name))]
+    together = []
+    for test in each_test(unittest.TestSuite(suites.values())):
+        is_alone = getattr(test, "COMM", None) is MPI.COMM_SELF
+        (dealt_out if is_alone else together).append(test)
+    own = dealt_out[everybody.Get_rank() :: everybody.Get_size()]
     alone = runner.run(unittest.TestSuite(own))
     meet(everybody)
-    result = runner.run(unittest.TestSuite(suites.values()))
+    result = runner.run(unittest.TestSuite(together))
     faults = [*alone.failures, *alone.errors, *result.failures, *result.errors]
     # The parameters of a part of a test stand behind a space.
     failed = empty | {test.id().split(" (")[0] for test, _ in faults}
