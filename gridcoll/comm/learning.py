@@ -176,7 +176,7 @@ class Learning:
         )
         is_trial = arm != self.learner.leader(kind)
         if is_trial:
-            self.agreed.build(time.monotonic() - began_s)
+            self.agreed.spend_building(time.monotonic() - began_s)
         call = _Call(kind, arm, decision.flow, self.learner.n_starts, is_trial)
         if no_trials:
             self._no_trials_call = call

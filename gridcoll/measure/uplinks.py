@@ -179,7 +179,7 @@ class _Flow(NamedTuple):
 
 def _lanes(grid: Grid, cluster: int) -> np.ndarray:
     """Return the number of flows from ``cluster`` to each other one, (C,)."""
-    sizes = np.array([len(each) for each in grid.clusters])
+    sizes = np.array(grid.ranks_per_cluster)
     return np.minimum(lanes_between(np.full_like(sizes, sizes[cluster]), sizes), FIRST_LANES)
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -31,7 +31,7 @@ from gridcoll.plan.folding import Incoming, Slots, Term, fold_and_meet
 from gridcoll.plan.ops import Chunk, Op, Recv, Send
 from gridcoll.plan.plan import Plan, Program, Programs, scratch_of_each
 from gridcoll.plan.trees import cut_segments
-from gridcoll.schedule.trees import find_shape
+from gridcoll.schedule.trees import find_tree
 from gridcoll.topology.grid import Grid
 
 Transfers = tuple[tuple[int, int], ...]
@@ -57,17 +57,6 @@ class Trees(Protocol):
     def root(self) -> int: ...
     def tree_of(self, segment: int) -> int: ...
     def node(self, rank: int, tree: int) -> Node: ...
-
-
-@lru_cache(maxsize=1024)
-def _shape(name: str, n: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Return the parent (-1 for the root) and the children of each vertex."""
-    children = find_shape(name).children(n)
-    parents = [-1] * n
-    for vertex, sends in enumerate(children):
-        for child in sends:
-            parents[child] = vertex
-    return tuple(parents), children
 
 
 def first_host(tree: int, n_trees: int, n_hosts: int) -> int:
@@ -162,7 +151,7 @@ class MultiTree:
         if rank != sender:
             return Node(sender, ())
         first = first_host(tree, self.n_trees, n)
-        parents, children = _shape(self.shape, n)
+        parents, children = find_tree(self.shape, n)
         vertex = (at - first) % n
         meeting: tuple[int, ...] = ()
         if vertex:

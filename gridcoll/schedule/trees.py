@@ -96,6 +96,17 @@ def find_shape(name: str) -> Shape:
     raise UsageError(f"tree shape {name!r}: known are {', '.join(SHAPES)}, and any d-chain")
 
 
+@lru_cache(maxsize=1024)
+def find_tree(shape: str, n: int) -> tuple[tuple[int, ...], Children]:
+    """Return the parent (-1 for the root) and the children of each of ``n`` vertices."""
+    children = find_shape(shape).children(n)
+    parents = [-1] * n
+    for vertex, sends in enumerate(children):
+        for child in sends:
+            parents[child] = vertex
+    return tuple(parents), children
+
+
 @lru_cache(maxsize=4096)
 def degrees(shape: str, n: int) -> np.ndarray:
     """Return the number of children of each vertex in ``shape``, (n,); read-only."""

@@ -120,3 +120,18 @@ def test_sizes_are_added_where_the_rate_changes(
     found = probe.measure_plogp(link)  # type: ignore[arg-type]
     assert found is not None
     assert link.sizes - set(probe.FIRST_SIZES) == wanted
+
+
+def test_sizes_are_added_where_a_handshake_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a lone message a round trip more, and is no part of the gap."""
+
+    class Handshake(_Link):
+        def round_trip_s(self, n_bytes: int) -> float:
+            return super().round_trip_s(n_bytes) + (EMPTY_S if n_bytes > 40_000 else 0.0)
+
+    monkeypatch.setattr(probe, "measure_overheads", lambda *_: (0.0, 0.0))
+    link = Handshake(lambda n_bytes: n_bytes * 1e-8)
+    found = probe.measure_plogp(link)  # type: ignore[arg-type]
+    assert found is not None
+    assert link.sizes - set(probe.FIRST_SIZES) == {1 << 15}
+    assert found.one_way(1 << 15) == pytest.approx(EMPTY_S / 2 + (1 << 15) * 1e-8)

@@ -10,8 +10,8 @@ that takes longer than ``--limit`` ends the job, which says where it is.
 A test that fails and is not there is a failure; so is one that is there and passes.
 
 ``--apart MODULE,…`` names modules whose tests send nothing. Each of their tests runs on one rank
-only, and so does each test on COMM_SELF. They are dealt out to the ranks, which run them at one
-time, before all other tests.
+only, and so does each test on COMM_SELF. They are dealt out to the ranks, which run them at the
+same time, before all other tests.
 """
 
 from __future__ import annotations

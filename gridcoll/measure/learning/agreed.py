@@ -284,7 +284,7 @@ class Agreed:
         else:
             self._own_work_s += seconds
 
-    def build(self, seconds: float) -> None:
+    def spend_building(self, seconds: float) -> None:
         """Add the time that this rank took to build the plan of a trial."""
         self._built_s += seconds
 
@@ -417,13 +417,13 @@ class Agreed:
         one_s = self.overhead_s / self.n_points
         most = max(MOST_CALLS, MOST_WAIT_S / max(self._mean_call_s, 1e-9))
         if self._needs_clock:
-            # Save for a comparison, and check soon whether there is enough.
-            one_s += 0.0 if self._offset is None else self.clock_cost_s
-            most = min(most, self.n_calls)
-        enough_s = (self.overhead_s + one_s) / OVERHEAD_PART - self.total_s
+            most = min(most, self.n_calls)  # check soon whether clocks may be compared
+        needed_s = (self.overhead_s + one_s) / OVERHEAD_PART
         if self._offset is None:
-            enough_s = max(enough_s, self.clock_cost_s / REGRET_BUDGET - self.total_s)
-        n_calls = enough_s / max(self._mean_call_s, 1e-9)
+            needed_s = max(needed_s, self.clock_cost_s / REGRET_BUDGET)
+        elif self._needs_clock:
+            needed_s += self.clock_cost_s / OVERHEAD_PART
+        n_calls = (needed_s - self.total_s) / max(self._mean_call_s, 1e-9)
         return int(min(max(n_calls, FEWEST_CALLS), most))
 
     def close(self) -> None:

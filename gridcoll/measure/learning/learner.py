@@ -226,7 +226,7 @@ class Learner:
         """Count the cost of something that learning needs as regret. Equal on all ranks."""
         self.regret_s += seconds
 
-    def _build_s(self) -> float:
+    def _mean_build_s(self) -> float:
         """Return the mean time to build the plan of a trial; 0 if none was built."""
         return self._built_s / self._n_built if self._n_built else 0.0
 
@@ -278,7 +278,7 @@ class Learner:
             _update_beliefs(
                 kind, [race.beliefs[arm] for arm in sorted(race.alive)], others, evidence
             )
-            left_s -= race.plan_trial(left_s, build_s=self._build_s())
+            left_s -= race.plan_trial(left_s, build_s=self._mean_build_s())
 
     def ratios(self) -> list[Ratio]:
         """Return the observed ratios of families, for all kinds of calls."""

@@ -99,7 +99,7 @@ def price_allgather_reduce(model: GridModel, n_bytes: int) -> float:
     gap_s, one_way_s = (
         each[:, :, 0] for each in model.gap_and_one_way_s(np.array([float(n_bytes)]))
     )
-    sizes = np.array([len(cluster) for cluster in clusters])
+    sizes = np.array(model.grid.ranks_per_cluster)
     n_out = -(-sizes[None] // sizes[:, None])  # ranks of the target to which each rank sends
     np.fill_diagonal(n_out, 0)
     port_s = np.diagonal(gap_s)
@@ -146,7 +146,7 @@ def _gather_s(model: GridModel, c: int, n_bytes: int) -> float:
 def allgather_reduce(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """Return the candidate: a gather inside clusters, then other clusters' partial results."""
     grid = model.grid
-    largest = max(map(len, grid.clusters))
+    largest = max(grid.ranks_per_cluster)
     if grid.n_ranks == 1 or n_bytes > MOST_ALLGATHER_REDUCE_BYTES or largest > MOST_MEMBERS:
         return []
     ordered = all(c.ranks == tuple(range(c.ranks[0], c.ranks[0] + len(c))) for c in grid.clusters)

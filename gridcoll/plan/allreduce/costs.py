@@ -81,7 +81,7 @@ def price_leaders(costs: Costs, shape: str, home: int) -> FloatArray:
 
 def price_ring(costs: Costs, order: tuple[int, ...]) -> FloatArray:
     """Return the time of a ring over all ranks, with the clusters in ``order``, (S,)."""
-    n = sum(len(cluster.nodes) for cluster in costs.model.grid.clusters)  # hosts
+    n = sum(costs.model.grid.hosts_per_cluster)
     one_cluster = len(order) == 1
     hops = list(pairwise([*order, order[0]])) if len(order) > 1 else []
     with_inner_hops = [c for c in order if costs.sizes[c] > 1]

@@ -32,7 +32,7 @@ def _cuts(grid: Grid) -> tuple[list[int], int]:
 
     Both are in the same unit, in which all bounds are integers.
     """
-    sizes = {len(cluster) for cluster in grid.clusters}
+    sizes = set(grid.ranks_per_cluster)
     length = lcm(*sizes)
     return sorted({k * (length // size) for size in sizes for k in range(size + 1)}), length
 
@@ -44,7 +44,7 @@ def can_cut(grid: Grid, n_bytes: int, n_each: int, smallest: int = SMALLEST_PIEC
     largest cluster.
     """
     most_cuts = min(n_bytes // smallest, MOST_PARTS // grid.n_ranks) // n_each
-    return max(map(len, grid.clusters)) <= most_cuts and len(_cuts(grid)[0]) - 1 <= most_cuts
+    return max(grid.ranks_per_cluster) <= most_cuts and len(_cuts(grid)[0]) - 1 <= most_cuts
 
 
 def cut_columns(grid: Grid, n_units: int, with_homes: bool, turns: int = 1) -> list[Piece]:
@@ -54,7 +54,7 @@ def cut_columns(grid: Grid, n_units: int, with_homes: bool, turns: int = 1) -> l
     are combined everywhere. Each is also cut into ``turns`` parts, which different members own in
     other clusters, so that a member has as many flows to each cluster.
     """
-    sizes = [len(cluster) for cluster in grid.clusters]
+    sizes = grid.ranks_per_cluster
     pieces = []
     cuts, length = _cuts(grid)
     parts = len(sizes) if with_homes else 1

@@ -26,7 +26,7 @@ from gridcoll.plan.folding import Incoming, Slots, Term, fold, fold_and_meet
 from gridcoll.plan.multi_tree import Node
 from gridcoll.plan.ops import Chunk, Op, Recv, Send
 from gridcoll.plan.pacing import paced_by_links
-from gridcoll.plan.plan import ByRank, Plan, Program, Programs, scratch_of
+from gridcoll.plan.plan import Plan, Program, Programs, scratch_of_each
 from gridcoll.plan.registry import Candidate, algorithm
 from gridcoll.plan.trees import SMALLEST_SEGMENT
 from gridcoll.topology.grid import Grid
@@ -71,7 +71,7 @@ class Levels:
     @cached_property
     def n_hosts(self) -> np.ndarray:
         """Number of hosts of each cluster, (C,)."""
-        return np.array([len(cluster.nodes) for cluster in self.grid.clusters])
+        return np.array(self.grid.hosts_per_cluster)
 
     @cached_property
     def n_columns(self) -> int:
@@ -228,7 +228,7 @@ def plan_levels(levels: Levels, n_units: int, label: str = "", unit_s: float = 0
 
     n_ranks = levels.grid.n_ranks
     programs = Programs(n_ranks, program_of)
-    scratch = ByRank(n_ranks, lambda rank: scratch_of(programs[rank]))
+    scratch = scratch_of_each(programs)
     return Plan("allreduce", label, n_units, -1, programs, scratch)
 
 
@@ -412,7 +412,7 @@ def _fastest(model: GridModel, n_bytes: int) -> tuple[float, float, Levels] | No
     Tiers and numbers of turns are searched in turn, downhill. Among numbers of turns that are
     nearly as fast, the one with the fewest pieces is taken.
     """
-    columns = max(len(cluster.nodes) for cluster in model.grid.clusters)
+    columns = max(model.grid.hosts_per_cluster)
     most = min(MOST_PIECES, n_bytes // SMALLEST_PIECE_BYTES)
     if columns * model.n_clusters > MOST_HOSTS_TIMES_CLUSTERS:
         return None

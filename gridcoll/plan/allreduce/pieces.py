@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 from gridcoll.plan.folding import Incoming, Slots, Term, fold, n_fold_slots
@@ -22,7 +21,7 @@ from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs
 from gridcoll.plan.statements import Contribution, Statement, moved, state
 from gridcoll.plan.trees import cut_segments
-from gridcoll.schedule.trees import find_shape
+from gridcoll.schedule.trees import find_tree
 from gridcoll.topology.grid import Grid
 
 state(
@@ -139,17 +138,6 @@ def own_first(grid: Grid, rank: int, segments: Sequence[Segment]) -> list[tuple[
     ]
 
 
-@lru_cache(maxsize=1024)
-def _tree(shape: str, size: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Return parents (-1 at the root) and children by place."""
-    children = find_shape(shape).children(size)
-    parents = [-1] * size
-    for place, sends in enumerate(children):
-        for child in sends:
-            parents[child] = place
-    return tuple(parents), children
-
-
 @dataclass(frozen=True)
 class _Place:
     """A rank's place in the tree of one piece."""
@@ -185,7 +173,7 @@ class _Writer:
         cluster = self._grid.clusters[self._grid.cluster_of[rank]]
         line = cluster.line
         first, size = piece.owners[self._grid.cluster_of[rank]], len(line)
-        parents, children = _tree(self._shape, size)
+        parents, children = find_tree(self._shape, size)
         place = (cluster.places[rank] - first) % size
         parent = parents[place]
         return _Place(

@@ -155,7 +155,7 @@ def _hub_scratch_blocks(grid: Grid, hub: int, cluster: int) -> int:
     It holds the inputs and outputs of its members, and the blocks that cross; at the hub, those of
     all clusters.
     """
-    n, sizes = grid.n_ranks, [len(each) for each in grid.clusters]
+    n, sizes = grid.n_ranks, grid.ranks_per_cluster
     stored = sizes if cluster == hub else [sizes[cluster]]
     return 2 * (sizes[cluster] - 1) * n + sum(2 * size * (n - size) for size in stored)
 

@@ -43,8 +43,8 @@ def test_the_first_clock_costs_what_a_trial_may(monkeypatch: pytest.MonkeyPatch)
 def test_what_plans_of_trials_took_to_build_is_told_once() -> None:
     calls = Agreed(MPI.COMM_SELF, 1e-6, offset=Offset())
     found: list[float] = []
-    calls.build(2.0)
-    calls.build(1.0)
+    calls.spend_building(2.0)
+    calls.spend_building(1.0)
     while len(found) < 2:
         if point := calls.end("call", float(calls.n_calls), calls.n_calls + 1.0):
             found.append(point.built_s)
