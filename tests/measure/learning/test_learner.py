@@ -43,6 +43,20 @@ def test_plans_that_take_much_longer_than_predicted_are_a_surprise() -> None:
         assert learner.surprise_s == pytest.approx(surprise_s)
 
 
+def test_single_late_calls_are_no_surprise_in_the_end() -> None:
+    """Calls as fast as predicted are deducted, but only from the surprise of their own kind."""
+    learner, other = Learner(), BCAST._replace(n_bytes=2 * BCAST.n_bytes)
+    for kind in (BCAST, other):
+        learner.next_arm(kind, lambda: [Arm("chain", "chain", 1.0, 0.25)])
+        learner.learn([Observation(kind, 0, 1.0, 0.0)], 1.0)
+    for kind, seconds, surprise_s in (
+        *((BCAST, 5.0, 3.0), (other, 1.0, 3.0), (BCAST, 1.0, 2.0)),
+        *((other, 4.0, 4.0), (BCAST, 1.0, 3.0), (BCAST, 1.0, 2.0), (BCAST, 1.0, 2.0)),
+    ):
+        learner.learn([Observation(kind, 0, seconds, 0.0)], seconds)
+        assert learner.surprise_s == pytest.approx(surprise_s)
+
+
 def test_what_is_right_already_is_not_changed() -> None:
     network = one_kind([1.0, 1.3, 2.0], [1.0, 1.3, 2.0])
     played = play(network, Learner(), [BCAST] * 400)
