@@ -193,6 +193,9 @@ def price_lanes(costs: BlockCosts, *, upwards: bool = False) -> FloatArray:
     if n > 1:  # a single rank has nothing to send on until the first segment arrives
         first_s = np.where(np.eye(n, dtype=bool)[:, :, None], np.inf, one_way_s).min(axis=0)
         total_s += np.where((sizes == 1)[:, None], np.maximum(first_s - port_s, 0.0), 0.0)
+        if upwards:  # nothing arrives between the last contribution to a sum and the first sum
+            sums_s = (most * n_turns)[:, None] * costs.n_segments * port_s
+            total_s += np.where((hosts > 1)[:, None], np.minimum(first_s, sums_s), 0.0)
     total_s = total_s.max(axis=0)
     handed_s = (
         (most - 1) / most * sizes.sum() * home_port_s
@@ -202,7 +205,7 @@ def price_lanes(costs: BlockCosts, *, upwards: bool = False) -> FloatArray:
         return np.asarray(total_s)
     flow_s = _flows_s(costs)
     if upwards:  # all contributions for entry ranks are sent before the first sum
-        n_before = (most * (hosts - 1) * (1 + n_turns))[:, None] * costs.n_segments
+        n_before = (most * (hosts - 1) * n_turns)[:, None] * costs.n_segments
         sums_s = ((most * n_turns)[:, None] * costs.n_segments - 1) * port_s
         way_s = (n_before * port_s + beside_s[:, None])[:, None] + np.maximum(
             flow_s, sums_s[:, None]

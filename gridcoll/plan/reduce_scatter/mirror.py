@@ -36,7 +36,9 @@ def plan_reduce_scatter(
 ) -> Plan:
     """Reduce-scatter blocks of ``sizes`` elements, by owner, in segments.
 
-    Every block is combined along its owner's tree of ``trees``, from the leaves to the owner.
+    Every block is combined along its owner's tree of ``trees``, from the leaves to the owner. What
+    a rank adds to blocks of its last owners, which are the nearest, is sent after its last sum for
+    another rank: a sum has the longer way, and would wait behind it.
     """
     segments = Segments(sizes, segment_units)
     n_ranks = len(sizes)
@@ -44,7 +46,10 @@ def plan_reduce_scatter(
     def program_of(rank: int) -> Program:
         ops: list[Op] = []
         slots = Slots(0)
-        for owners in trees.upward_order(rank):
+        last_sum: Chunk | None = None
+        *_, nearest = groups = trees.upward_order(rank)
+        for owners in groups:
+            after = last_sum if owners is nearest else None
             for owner, tag, start, stop in side_by_side(segments, owners):
                 children = trees.children(owner, rank)
                 into = own = Chunk("input", start, stop)
@@ -59,7 +64,9 @@ def plan_reduce_scatter(
                     terms += [(child, Incoming(child, tag, stream)) for child in children]
                     fold(ops, terms, into, slots)
                 if owner != rank:
-                    ops.append(Send(trees.parent(owner, rank), into, tag))
+                    waits_for = after if into is own else None
+                    ops.append(Send(trees.parent(owner, rank), into, tag, waits_for))
+                    last_sum = last_sum if into is own else into
         return tuple(ops)
 
     programs = Programs(n_ranks, program_of)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,11 @@ from hypothesis import strategies as st
 
 from gridcoll.cli.models import load_model
 from gridcoll.errors import PlanError
-from gridcoll.plan import check_plan, choose
+from gridcoll.plan import REGISTRIES, check_plan, choose
 from gridcoll.plan.allgather.ways import LaneTrees, RingTrees
 from gridcoll.plan.cost import price_plan
+from gridcoll.plan.ops import Send
+from gridcoll.plan.plan import Program, Programs
 from gridcoll.plan.reduce_scatter.mirror import plan_reduce_scatter
 from gridcoll.topology import Grid
 from tests.plan.grids import grids, model_of
@@ -60,6 +63,23 @@ def test_longer_messages_keep_order_among_neighbours_only(n_bytes: int) -> None:
     assert keeping == {"lanes"}
     assert "no plan keeps it" not in how
     assert order([0, 1, 0, 1, 0, 1]) == ("not in rank order: no plan keeps it", set())
+
+
+def test_sums_for_far_owners_leave_before_what_near_owners_get() -> None:
+    """A sum that waits behind near contributions arrives later by the time that they take."""
+    model = model_of([0, 1, 2] * 4, (8e-3,), together=1e9)
+    (lanes,) = REGISTRIES["reduce_scatter"]["lanes"].candidates(model, 16 << 10, 0)
+    assert lanes.build is not None
+    plan = lanes.build(16 << 10)
+
+    def at_once(rank: int) -> Program:
+        ops = plan.programs[rank]
+        return tuple(replace(op, after=None) if isinstance(op, Send) else op for op in ops)
+
+    hasty = replace(plan, programs=Programs(plan.n_ranks, at_once))
+    total_s, hasty_s = (price_plan(each, model).makespan_s for each in (plan, hasty))
+    assert total_s < 0.9 * hasty_s
+    assert lanes.predicted_s == pytest.approx(total_s, rel=0.05)
 
 
 @settings(max_examples=40, deadline=None)
