@@ -6,7 +6,7 @@ Its time is that of the busiest interface, flow or link, plus the path of one se
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import pairwise
 
 import numpy as np
@@ -17,8 +17,10 @@ from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.allgather.ways import (
     BlockTrees,
     LaneTrees,
+    Paths,
     RingTrees,
     Segments,
+    nearest_paths,
     owners_backwards,
 )
 from gridcoll.plan.bcast.segments import segment_sizes
@@ -173,19 +175,21 @@ class BlockCosts(SegmentCosts):
         return np.array(counts), np.array(most), np.array(least)
 
 
-def price_lanes(costs: BlockCosts, *, upwards: bool = False) -> FloatArray:
-    """Return the time of lanes, `LaneTrees`, (S,).
+def price_lanes(costs: BlockCosts, paths: Paths = (), *, upwards: bool = False) -> FloatArray:
+    """Return the time of lanes, `LaneTrees`, with ``paths`` between clusters, (S,).
 
     If ``upwards``, blocks go in the other direction and are combined on the path.
     """
     one_way_s, sizes, n = costs.one_way_s, costs.sizes, costs.model.n_clusters
+    crossing = _crossing(sizes, paths)
     hosts, most, least = costs.hosts
     port_s = np.einsum("iis->is", costs.gap_s)
     home_port_s, home_hop_s = (each[:, 0] for each in costs.beside)
     beside_s = home_hop_s * (most > 1)
     hop_s = np.einsum("iis->is", one_way_s) * (hosts > 1)[:, None] + beside_s[:, None]
     n_turns = np.ceil((sizes.sum() - sizes) / sizes)
-    n_out, n_in = most * ((hosts - 1) * (1 + n_turns) + (n - 1)), sizes.sum() - least
+    n_far = np.ceil(crossing.sum(axis=1) / sizes)
+    n_out, n_in = most * ((hosts - 1) * (1 + n_turns) + n_far), sizes.sum() - least
     # A forwarded or combined segment is one segment late at every hop.
     n_behind = (n - 1) * (n_turns > 0) * (hosts > 1)
     n_passed = np.maximum(n_out, n_in)[:, None] * costs.n_segments + n_behind[:, None]
@@ -203,7 +207,9 @@ def price_lanes(costs: BlockCosts, *, upwards: bool = False) -> FloatArray:
     total_s = np.maximum(total_s, handed_s.max() * costs.n_segments)
     if n == 1:
         return np.asarray(total_s)
-    flow_s = _flows_s(costs)
+    path_s = _along(paths, one_way_s, np.add, upwards=upwards)
+    flow_s = _flows_s(costs, crossing.T if upwards else crossing)
+    flow_s = _along(paths, flow_s, np.maximum, upwards=upwards)
     if upwards:  # all contributions for entry ranks are sent before the first sum
         n_before = (most * (hosts - 1) * n_turns)[:, None] * costs.n_segments
         sums_s = ((most * n_turns)[:, None] * costs.n_segments - 1) * port_s
@@ -216,20 +222,58 @@ def price_lanes(costs: BlockCosts, *, upwards: bool = False) -> FloatArray:
         handed_s = (n_handed - 1) * port_s
         way_s = np.maximum(flow_s + last_s, handed_s) + hop_s
     between = ~np.eye(n, dtype=bool)
-    return np.asarray(np.maximum(total_s, (one_way_s + way_s)[between].max(axis=0)))
+    return np.asarray(np.maximum(total_s, (path_s + way_s)[between].max(axis=0)))
 
 
-def _flows_s(costs: BlockCosts) -> FloatArray:
+def _crossing(sizes: np.ndarray, paths: Paths) -> np.ndarray:
+    """Return how many blocks go from one cluster to another on their way from the owner, (C, C)."""
+    n = len(sizes)
+    if not paths:
+        return np.asarray(np.where(np.eye(n, dtype=bool), 0, sizes[:, None]))
+    found = np.zeros((n, n))
+    for home, previous in enumerate(paths):
+        for c in range(n):
+            if c != home:
+                found[previous[c], c] += sizes[home]
+    return found
+
+
+def _along(
+    paths: Paths,
+    each: FloatArray,
+    combine: Callable[[FloatArray, FloatArray], FloatArray],
+    *,
+    upwards: bool,
+) -> FloatArray:
+    """Return ``each`` of the links, (C, C, S), combined along the paths from every cluster.
+
+    If ``upwards``, paths lead to the second cluster instead of coming from the first one.
+    """
+    if not paths:
+        return each
+    links = each.transpose(1, 0, 2) if upwards else each
+    found = np.array(links)
+    for home, previous in enumerate(paths):
+        for c in range(len(paths)):
+            if c != home and previous[c] != home:
+                stops = [c]
+                while stops[-1] != home:
+                    stops.append(previous[stops[-1]])
+                found[home, c] = reduce(combine, (links[b, a] for a, b in pairwise(stops)))
+    return np.asarray(found.transpose(1, 0, 2) if upwards else found)
+
+
+def _flows_s(costs: BlockCosts, n_blocks: np.ndarray) -> FloatArray:
     """Return the time between two clusters from the first segment to the last, (C, C, S).
 
-    The limit is the rate of a flow, of the link, or of an uplink of either cluster.
+    ``n_blocks`` go from one to another, (C, C). The limit is the rate of a flow, of the link, or of
+    an uplink of either cluster.
     """
-    sizes, n = costs.sizes, costs.model.n_clusters
-    n_segments = costs.n_segments * sizes[:, None, None]
-    crossing = np.maximum(sizes * (n - 1), sizes.sum() - sizes)[:, None]
+    n_segments = costs.n_segments * np.maximum(n_blocks, 1)[:, :, None]
+    crossing = np.maximum(n_blocks.sum(axis=0), n_blocks.sum(axis=1))[:, None]
     # For an uplink, the first one of all segments that cross it is already counted.
     uplinks_s = costs.n_bytes * (crossing - 1 / costs.n_segments) / costs.model.uplinks[:, None]
-    shared_s = costs.n_bytes * sizes[:, None] / costs.model.link_bytes_per_s
+    shared_s = costs.n_bytes * n_blocks / costs.model.link_bytes_per_s
     own_s = (costs.n_segments - 1) * costs.gap_s
     links_s = np.maximum(own_s, shared_s[:, :, None] * (1 - 1 / n_segments))
     return np.asarray(np.maximum(links_s, np.maximum(uplinks_s[:, None], uplinks_s[None])))
@@ -368,8 +412,17 @@ def _lanes(model: GridModel, n_bytes: int, planner: Planner, *, upwards: bool) -
     if others:
         how += f", one of each other {' and '.join(others)}, who hands it on"
     totals_s = price_lanes(costs, upwards=upwards)
-    return _segmented(
+    found = _segmented(
         "lanes", how, lambda: LaneTrees(grid), costs, totals_s, planner, _intervals(grid)
+    )
+    one_way_s = model.gap_and_one_way_s(np.array([float(n_bytes)]))[1][..., 0]
+    paths = nearest_paths(one_way_s.T if upwards else one_way_s)
+    if not paths:
+        return found
+    totals_s = price_lanes(costs, paths, upwards=upwards)
+    how += ", over nearer clusters"
+    return found + _segmented(
+        "lanes", how, lambda: LaneTrees(grid, paths), costs, totals_s, planner, rank_order=False
     )
 
 

@@ -10,11 +10,21 @@ from functools import cached_property
 from itertools import accumulate, zip_longest
 from typing import NamedTuple, Protocol, TypeVar
 
+import numpy as np
+
 from gridcoll.errors import PlanError
+from gridcoll.model.arborescence import shortest_paths
 from gridcoll.plan.trees import cut_segments
 from gridcoll.topology.grid import Grid
 
 T = TypeVar("T")
+
+LEAST_GAIN = 1.1
+"""A path over other clusters is used if the direct way takes this many times as long."""
+
+Paths = Sequence[Sequence[int]]
+"""For each cluster, a row: the cluster before each cluster on the path there. Empty if all paths
+are direct."""
 
 
 class BlockTrees(Protocol):
@@ -69,9 +79,18 @@ class LaneTrees:
     its cluster, and to the other ranks of its host. A rank that gets the block from outside its
     cluster or host forwards it there in the same way. Members take turns in receiving, for any
     sizes of clusters and hosts.
+
+    With ``paths``, a block of cluster ``i`` enters cluster ``j`` from cluster ``paths[i][j]``.
     """
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: Grid, paths: Paths = ()) -> None:
+        n = len(grid.clusters)
+        self._previous = paths or [[c] * n for c in range(n)]
+        self._next: dict[tuple[int, int], list[int]] = {}
+        """The clusters to which blocks of one cluster go on from another one, by both."""
+        for home, before in enumerate(self._previous):
+            for c in [*range(home + 1, n), *range(home)]:
+                self._next.setdefault((home, before[c]), []).append(c)
         self._entries = [cluster.in_turns for cluster in grid.clusters]
         self._nodes = [
             [tuple(process.rank for process in node) for node in cluster.nodes]
@@ -87,7 +106,7 @@ class LaneTrees:
         }
 
     def entry(self, owner: int, cluster: int) -> int:
-        """Return the rank of another cluster to which the owner sends its block."""
+        """Return the rank of another cluster that gets the owner's block from outside."""
         ranks = self._entries[cluster]
         turn = self._place[owner]
         if turn >= self._first[cluster]:
@@ -99,7 +118,8 @@ class LaneTrees:
             return -1
         source = self._source(owner, self.stream_of[rank])
         if rank == source:
-            return owner
+            cluster = self._previous[self.stream_of[owner]][self.stream_of[rank]]
+            return self._source(owner, cluster)
         node = self._node_of[rank]
         if node == self._node_of[source]:
             return source
@@ -118,11 +138,8 @@ class LaneTrees:
         if rank != source:
             return same_node
         other_nodes = [self._node_entry(owner, node) for node in _others_after(nodes, at)]
-        if rank != owner:
-            return [*other_nodes, *same_node]
-        n = len(self._nodes)
         return [
-            *(self.entry(owner, (cluster + k) % n) for k in range(1, n)),
+            *(self.entry(owner, c) for c in self._next.get((self.stream_of[owner], cluster), ())),
             *other_nodes,
             *same_node,
         ]
@@ -131,19 +148,24 @@ class LaneTrees:
         """Return other clusters' blocks first, then those of our cluster, our own block last.
 
         All entry ranks are busy at any time. The order is the same for all ranks of a node, since
-        one of them collects their sums.
+        one of them collects their sums. A block whose sum also comes in from other clusters is
+        among the last ones, too.
         """
         home = self.stream_of[rank]
         nodes, at = self._nodes[home], self._node_of[rank]
         same_node = nodes[at]
         size, shift = len(self._entries[home]), self._place[same_node[-1]] - self._first[home] + 1
-        far_owners = [owner for owner in self.order if self.stream_of[owner] != home]
+        elsewhere = [owner for owner in self.order if self.stream_of[owner] != home]
+        relayed = [owner for owner in elsewhere if (self.stream_of[owner], home) in self._next]
+        far_owners = [
+            owner for owner in elsewhere if (self.stream_of[owner], home) not in self._next
+        ]
         turns = [far_owners[k : k + size] for k in range(0, len(far_owners), size)]
         near_owners = [owner for node in _others_after(nodes, at) for owner in node]
         own = same_node.index(rank)
         return [
             *([*turn[shift:], *turn[:shift]] for turn in turns),
-            [*near_owners, *_others_after(same_node, own), rank],
+            [*near_owners, *_others_after(same_node, own), *relayed, rank],
         ]
 
     def _source(self, owner: int, cluster: int) -> int:
@@ -153,6 +175,24 @@ class LaneTrees:
     def _node_entry(self, owner: int, node: tuple[int, ...]) -> int:
         """Return the rank of another node of a cluster that gets the owner's block first."""
         return node[self._place[owner] % len(node)]
+
+
+def nearest_paths(one_way_s: np.ndarray) -> Paths:
+    """Return the shortest paths between clusters over ``one_way_s``, (C, C).
+
+    The direct way is taken unless it is longer by a factor of `LEAST_GAIN`. Return nothing if it
+    is taken everywhere.
+    """
+    n = len(one_way_s)
+    cost = np.where(np.eye(n, dtype=bool), 0.0, one_way_s)
+    path_s = shortest_paths(cost)
+    longer = np.argwhere(LEAST_GAIN * path_s < cost)
+    paths = [[c] * n for c in range(n)]
+    for i, j in longer.tolist():
+        over_s = path_s[i] + cost[:, j]
+        over_s[[i, j]] = np.inf
+        paths[i][j] = int(np.argmin(over_s))
+    return paths if len(longer) else ()
 
 
 def _others_after(things: Sequence[T], at: int) -> Sequence[T]:

@@ -1,18 +1,25 @@
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridcoll.cli.models import load_model
 from gridcoll.errors import PlanError
+from gridcoll.model import declared_model
+from gridcoll.model.bounds import limit_s
+from gridcoll.model.wires import wires_from_spec
 from gridcoll.plan import Plan, check_plan, choose
 from gridcoll.plan.allgather.trees import plan_allgather, plan_leaders
-from gridcoll.plan.allgather.ways import LaneTrees, RingTrees
+from gridcoll.plan.allgather.ways import LaneTrees, RingTrees, nearest_paths
 from gridcoll.plan.cost import price_plan
+from gridcoll.plan.reduce_scatter.mirror import plan_reduce_scatter
 from gridcoll.topology import Grid
+from gridcoll.topology.gridfile import read_gridfile
 from tests.plan.grids import grids, model_of
 from tests.plan.traffic import count_traffic
 from tests.plan_text import format_plan, parse_plan
@@ -53,6 +60,53 @@ def test_a_byte_crosses_to_every_other_cluster_once(labels: list[int], segment: 
     ring = count_traffic(plan_allgather(RingTrees(order), sizes, segment), grid).units
     assert all(n <= sum(sizes) for (i, j), n in ring.items() if i != j)
     assert sum(i != j for i, j in ring) in (0, len(grid.clusters))
+
+
+@settings(max_examples=40, deadline=None)
+@given(grids, st.integers(1, 4), st.data())
+def test_blocks_come_over_nearer_clusters(
+    labels: list[int], segment: int, data: st.DataObject
+) -> None:
+    """Over any paths: once into each cluster, and sums on the way back once out of each."""
+    grid = Grid.from_labels(labels)
+    n = len(grid.clusters)
+    latencies = st.lists(st.sampled_from([1.0, 2.0, 5.0, 20.0]), min_size=n * n, max_size=n * n)
+    one_way_s = np.reshape(data.draw(latencies), (n, n))
+    paths = nearest_paths(one_way_s)
+    sizes = [rank % 5 + 1 for rank in range(len(labels))]
+    trees = LaneTrees(grid, paths)
+    for plan in (
+        plan_allgather(trees, sizes, segment),
+        plan_reduce_scatter(trees, sizes, segment),
+    ):
+        check_plan(plan)
+        units = count_traffic(plan, grid).units
+        crossing: Counter[tuple[int, int]] = Counter()
+        for home, cluster in enumerate(grid.clusters):
+            for c in range(n):
+                via = paths[home][c] if paths else home
+                if c != home:
+                    assert one_way_s[via, c] <= one_way_s[home, c]
+                    ends = (via, c) if plan.collective == "allgather" else (c, via)
+                    crossing[ends] += sum(sizes[rank] for rank in cluster.ranks)
+        assert {ends: n for ends, n in units.items() if ends[0] != ends[1]} == crossing
+
+
+@pytest.mark.parametrize("collective", ["allgather", "reduce_scatter"])
+@pytest.mark.parametrize("n_bytes", [8, 1024])
+def test_short_blocks_come_near_the_limit_where_direct_ways_are_long(
+    collective: str, n_bytes: int
+) -> None:
+    """On patchwork, two sites are 18 ms from each other, and 10 ms over a third one."""
+    spec = read_gridfile(HOSTFILES / "patchwork.toml")
+    hosts = spec.rank_hosts()
+    model = declared_model(spec, hosts)
+    winner = choose(collective, model, n_bytes, 0).winner
+    assert "over nearer clusters" in winner.label
+    assert winner.build is not None
+    walked_s = price_plan(winner.build(n_bytes), model).makespan_s
+    assert winner.predicted_s == pytest.approx(walked_s, rel=0.05)
+    assert walked_s < 1.12 * limit_s(collective, wires_from_spec(spec, hosts), n_bytes)
 
 
 def test_members_take_turns_in_receiving() -> None:
