@@ -28,13 +28,10 @@ from mpi4py import MPI
 
 from gridcoll.engine.executor import Run, Transport
 from gridcoll.engine.transport import n_tags
-from gridcoll.engine.waiting import PoliteWait, polls_at_once
+from gridcoll.engine.waiting import EXIT_PATIENCE_S, PoliteWait, polls_at_once
 
 IDLE_PAUSE_S = 2e-3
 """How often to look for persistent requests that were started without our methods."""
-
-EXIT_PATIENCE_S = 1.0
-"""How long the end of a job waits for running programs: another rank may be dead."""
 
 _WAIT_S = 10e-3  # between two polls; the thread wakes the waiter earlier when a program ends
 _NOTHING = (memoryview(bytearray(0)), MPI.BYTE)

@@ -20,6 +20,9 @@ FIRST_PAUSE_S = 10e-6  # as requested; a sleep lasts about 60 us longer on a sto
 LONGEST_PAUSE_S = 10e-3
 WAITS_PER_PAUSE = 100
 
+EXIT_PATIENCE_S = 1.0
+"""How long the end of a job waits for what is under way: another rank may be dead."""
+
 
 @cache
 def polls_at_once() -> int:

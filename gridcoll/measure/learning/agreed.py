@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.engine.waiting import wait_politely
+from gridcoll.engine.waiting import EXIT_PATIENCE_S, wait_politely
 from gridcoll.measure.learning.beliefs import median
 from gridcoll.measure.learning.learner import REGRET_BUDGET
 from gridcoll.measure.learning.offsets import N_SAMPLES, Offset
@@ -57,9 +57,6 @@ step of such a tree may wait for a late rank."""
 COMPARE_EVERY_S = 60.0
 """Clocks are compared again after this time, in which they drift by up to 3 ms. Once the drift is
 known, the remaining error is less than that of a comparison on busy hosts, some 0.2 ms."""
-
-EXIT_PATIENCE_S = 1.0
-"""How long the end of a job waits for an exchange, in case another rank no longer exists."""
 
 _N_HEAD = 12
 
