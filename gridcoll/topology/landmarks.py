@@ -57,7 +57,8 @@ LOOSE_FACTOR = 20.0
 have not met yet."""
 
 KNOWN_INSIDE = 3
-"""Every node of a larger group must know at least this many latencies inside its group."""
+"""Every node of a larger group must know at least this many latencies inside its group. A single
+one may be that of a direct cable."""
 
 MOST_ALL_KNOWN = 12
 """In a group of at most this many nodes, all latencies are measured: it may consist of several

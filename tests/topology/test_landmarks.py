@@ -148,6 +148,55 @@ def test_a_busy_machine_does_not_make_sites_one() -> None:
     assert group_nodes(8, measure, 0.3).groups == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
+@pytest.mark.parametrize("seed", [0, 2, 3])
+def test_clusters_of_a_site_a_few_times_as_far_apart_as_they_are_wide(seed: int) -> None:
+    """Only a search in several steps meets enough of its own cluster: 30 of 6 hosts, 5 sites."""
+    random = np.random.default_rng(seed)
+    site, places = np.arange(30) // 6, random.random((5, 2))
+    distance = np.linalg.norm(places[:, None] - places[None], axis=2)[np.ix_(site, site)]
+    between_s = np.where(site[:, None] == site, 300e-6, 1e-3 + 20e-3 * distance)
+    np.fill_diagonal(between_s, 60e-6)
+    replay = Replay(between_s, random.permutation(np.repeat(np.arange(30), 6)), 0.2)
+    assert group_nodes(180, replay.measure, 0.3).groups == replay.groups()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_small_clusters_that_are_all_as_far_from_each_other(seed: int) -> None:
+    """Hosts that have not met their own cluster yet are not taken for one wide cluster."""
+    random = np.random.default_rng(seed)
+    between_s = 5e-3 * (1 + 0.25 * random.random((33, 33)))
+    between_s = np.maximum(between_s, between_s.T)
+    np.fill_diagonal(between_s, 50e-6)
+    replay = Replay(between_s, random.permutation(np.repeat(np.arange(33), 3)), 0.2)
+    assert group_nodes(99, replay.measure, 0.3).groups == replay.groups()
+
+
+class _WithCables(Replay):
+    """Every fifth link between clusters less than 200 us apart is a direct cable of 60 us."""
+
+    def shortest_s(self, a: int, b: int) -> float:
+        low, high = min(a, b), max(a, b)
+        is_near = 100e-6 < self.between_s[self.labels[a], self.labels[b]] < 200e-6
+        if is_near and (low * 31 + high) * 2_654_435_761 % (1 << 32) % 5 == 0:
+            return 60e-6
+        return super().shortest_s(a, b)
+
+
+def test_a_host_with_cables_to_some_hosts_of_a_cluster_is_none_of_it() -> None:
+    """One short link is not enough. 20 sites have a cluster of 15 hosts and two hosts beside it."""
+    random = np.random.default_rng(0)
+    between_s = 5e-3 * (1 + 0.25 * random.random((60, 60)))
+    between_s = np.maximum(between_s, between_s.T)
+    for first in range(0, 60, 3):
+        between_s[first : first + 3, first : first + 3] = 300e-6
+        between_s[first, first + 1 : first + 3] = 150e-6
+        between_s[first + 1 : first + 3, first] = 150e-6
+    np.fill_diagonal(between_s, 50e-6)
+    labels = random.permutation(np.repeat(np.arange(60), [15, 1, 1] * 20))
+    replay = _WithCables(between_s, labels, 0.1)
+    assert group_nodes(340, replay.measure, 0.3).groups == replay.groups()
+
+
 def test_one_node_and_two() -> None:
     def measure(rounds: object) -> dict[tuple[int, int], tuple[float, float]]:
         return {(0, 1): (1e-5, 1e-5)}
