@@ -331,12 +331,15 @@ static long longest_wait_ns(void)
     return longest_ns;
 }
 
-static void windows(void)
+static void windows(int is_shared)
 {
     MPI_Win window;
     int *base;
     MPI_Barrier(MPI_COMM_WORLD);
-    MPI_Win_allocate(4, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &base, &window);
+    if (is_shared)
+        MPI_Win_allocate_shared(4, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &base, &window);
+    else
+        MPI_Win_allocate(4, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &base, &window);
     long waited_ns = longest_wait_ns();
     CHECK(rank || waited_ns < 100000);
     MPI_Win_free(&window);
@@ -396,8 +399,8 @@ int main(int argc, char **argv)
         errors();
     else if (!strcmp(what, "jumps"))
         jumps();
-    else if (!strcmp(what, "windows"))
-        windows();
+    else if (!strcmp(what, "windows") || !strcmp(what, "shared windows"))
+        windows(!strcmp(what, "shared windows"));
     else if (!strcmp(what, "alone"))
         alone();
     else

@@ -208,10 +208,11 @@ class TestLifetime:
         assert planned_of(done)["Allreduce"][0] >= 200
 
     @pytest.mark.parametrize("mpi", TWO_MPIS)
-    def test_others_reach_the_windows_of_a_rank_that_waits(self, build, mpi) -> None:
+    @pytest.mark.parametrize("kind", ["windows", "shared windows"])
+    def test_others_reach_the_windows_of_a_rank_that_waits(self, build, mpi, kind) -> None:
         """It looks often: MPI may need to be called for what others do there."""
         tools = tools_of(mpi)
-        done = good(tools.run(2, build(tools, "lifetime"), ["windows"], forced=True, limit_s=60))
+        done = good(tools.run(2, build(tools, "lifetime"), [kind], forced=True, limit_s=60))
         assert done.stdout.startswith("right"), done.stderr
         assert planned_of(done)["Barrier"][0] >= 2
 

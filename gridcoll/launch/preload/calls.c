@@ -813,6 +813,7 @@ int set_handler_of_mpi4py(word comm, word handler)
 
 WINDOW_ALL(MPI_Win_create)
 WINDOW_ALL(MPI_Win_allocate)
+WINDOW_ALL(MPI_Win_allocate_shared)
 WINDOW(MPI_Win_create_dynamic, , (word a, word b, word c), a, b, c)
 WINDOW(PMPI_Win_create_dynamic, , (word a, word b, word c), a, b, c)
 
