@@ -77,6 +77,7 @@ def agree_on(
 ) -> tuple[T, list[R]]:
     """Do `together`, then `require_equal` on the results' ``text``, in one exchange. Collective.
 
+    The error tells only the parts of ``text`` that differ; they are separated by ``"; "``.
     Return this rank's result and the ``row`` of every rank's result.
     """
     failure, result, own_text, own_row = ("", ""), None, "", None
@@ -93,8 +94,17 @@ def agree_on(
             raise getattr(errors, name, GridcollError)(why)
     for rank, (_, other, _) in enumerate(rows):
         if other != rows[0][1]:
-            raise DisagreementError(f"{what}: rank 0 has {rows[0][1]!r}, rank {rank} has {other!r}")
+            here, there = _without_common_parts(rows[0][1], other)
+            raise DisagreementError(f"{what}: rank 0 has {here!r}, rank {rank} has {there!r}")
     return result, [each for _, _, each in rows]  # type: ignore[return-value, misc]
+
+
+def _without_common_parts(one: str, other: str) -> tuple[str, str]:
+    parts, others = one.split("; "), other.split("; ")
+    return (
+        "; ".join(part for part in parts if part not in others),
+        "; ".join(part for part in others if part not in parts),
+    )
 
 
 def from_root(comm: MPI.Intracomm, step: Callable[[], T]) -> T:
@@ -150,10 +160,7 @@ def raise_together(comm: MPI.Intracomm, failure: GridcollError | None) -> None:
 
 def require_equal(comm: MPI.Intracomm, what: str, value: str) -> None:
     """Raise `DisagreementError` on all ranks unless ``value`` is the same on all. Collective."""
-    values = tell_all(comm, value)
-    if any(other != values[0] for other in values):
-        odd = next(rank for rank, other in enumerate(values) if other != values[0])
-        raise DisagreementError(f"{what}: rank 0 has {values[0]!r}, rank {odd} has {values[odd]!r}")
+    agree_on(comm, what, lambda: value, str, lambda _: None)
 
 
 def require_alike(comm: MPI.Intracomm, what: str, signatures: Iterable[str]) -> None:

@@ -10,9 +10,9 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll.comm.communicator import _COLLECTIVES
-from gridcoll.errors import DisagreementError
+from gridcoll.errors import DisagreementError, GridcollError
 from tests.mpi.bodies import BODIES
-from tests.mpi.support import grid_comm
+from tests.mpi.support import grid_comm, works
 
 Mistake = Callable[[MPI.Intracomm, int, bool], object]
 """A call of so many ranks, the last of which, told so, makes it otherwise."""
@@ -149,6 +149,63 @@ MISTAKES: tuple[tuple[str, Mistake, str], ...] = (
     ),
 )
 """By the body of right calls that belongs to it, with what is said of it."""
+
+
+def _unpicklable(odd: bool) -> object:
+    return (lambda: 1) if odd else 1
+
+
+REFUSED: dict[str, tuple[Mistake, str]] = {
+    "Bcast root": (lambda c, n, odd: c.Bcast(ints(2), n if odd else 0), "no rank"),
+    "Bcast root type": (lambda c, n, odd: c.Bcast(ints(2), "0" if odd else 0), "no rank"),
+    "Bcast buffer": (lambda c, n, odd: c.Bcast(ints(4)[:: 1 + odd]), "MPI refuses"),
+    "bcast root": (lambda c, n, odd: c.bcast(1, n if odd else 0), "no rank"),
+    "bcast": (lambda c, n, odd: c.bcast(_unpicklable(odd), n - 1), "rank {last}: .*pickle"),
+    "Reduce root": (
+        lambda c, n, odd: c.Reduce(ints(2), ints(2), root=n if odd else 0),
+        "no rank",
+    ),
+    "reduce root": (lambda c, n, odd: c.reduce(1, root=-1 if odd else 0), "no rank"),
+    "Gather root": (lambda c, n, odd: c.Gather(ints(1), ints(n), n if odd else 0), "no rank"),
+    "gather root": (lambda c, n, odd: c.gather(1, n if odd else 0), "no rank"),
+    "gather": (lambda c, n, odd: c.gather(_unpicklable(odd)), "rank {last}: .*pickle"),
+    "Gatherv root": (lambda c, n, odd: c.Gatherv(ints(1), ints(n), n if odd else 0), "no rank"),
+    "Gatherv": (lambda c, n, odd: c.Gatherv(ints(4)[:: 1 + odd], ints(4 * n)), "MPI refuses"),
+    "Scatter root": (lambda c, n, odd: c.Scatter(ints(n), ints(1), n if odd else 0), "no rank"),
+    "scatter root": (lambda c, n, odd: c.scatter([1] * n, n if odd else 0), "no rank"),
+    "scatter": (
+        lambda c, n, odd: c.scatter([1] * (n - odd), n - 1),
+        "rank {last}: ValueError: expecting",
+    ),
+    "Scatterv root": (lambda c, n, odd: c.Scatterv(ints(n), ints(1), n if odd else 0), "no rank"),
+    "Scatterv": (lambda c, n, odd: c.Scatterv(ints(4 * n), ints(4)[:: 1 + odd]), "MPI refuses"),
+    "allgather": (lambda c, n, odd: c.allgather(_unpicklable(odd)), "rank {last}: .*pickle"),
+    "alltoall": (lambda c, n, odd: c.alltoall([1] * (n - odd)), "rank {last}: ValueError"),
+    "Reduce_scatter": (
+        lambda c, n, odd: c.Reduce_scatter(ints(4 * n), ints(4 + 4 * odd)[:: 1 + odd]),
+        "MPI refuses",
+    ),
+}
+"""Calls that the last rank makes with arguments that MPI or mpi4py rejects, and what is said."""
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("force", ["grid", "native"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_one_rank_whose_arguments_are_refused(
+    world: MPI.Intracomm, name: str, force: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All ranks raise one text; otherwise the others would wait for that rank."""
+    monkeypatch.setenv("GRIDCOLL_CHECK", "1")
+    monkeypatch.setenv("GRIDCOLL_FORCE", force)
+    call, said = REFUSED[name]
+    last = world.Get_size() - 1
+    with grid_comm(world) as comm:
+        with pytest.raises(GridcollError, match=said.format(last=last)) as caught:
+            call(comm, last + 1, comm.Get_rank() == last)
+        texts = world.allgather(str(caught.value))
+        assert texts == texts[:1] * len(texts)
+        works(comm)
 
 
 class Calls:

@@ -17,7 +17,7 @@ from gridcoll.comm.decisions import PLAIN
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.moving import (
     agree,
-    agree_on_root,
+    agree_on_objects,
     are_equal,
     blank_memory,
     decide_if_valid,
@@ -124,7 +124,7 @@ class AllgatheringMethods(GridMethods):
         context = self._planning_context()
         if context is None:
             return super().allgather(sendobj)
-        agree_on_root(context, "allgather", 0)
+        agree_on_objects(context, "allgather", 0, lambda: pickle_of(sendobj))
         flow = heads_flow(context, "allgather", 0)
         if flow is None:
             return super().allgather(sendobj)

@@ -15,9 +15,16 @@ from gridcoll.comm.arguments.buffers import view_of
 from gridcoll.comm.context import Context, Key
 from gridcoll.comm.decisions import PLAIN
 from gridcoll.comm.methods.base import GridMethods
-from gridcoll.comm.methods.moving import agree, blank_memory, move, move_parts, padded, refuse
+from gridcoll.comm.methods.moving import (
+    agree,
+    agree_on_objects,
+    blank_memory,
+    move,
+    move_parts,
+    padded,
+    refuse,
+)
 from gridcoll.comm.pickles import Arrived, Kind, Pickled, has_parts, length_of, pickle_each
-from gridcoll.engine.agreement import require_equal
 from gridcoll.engine.natives import are_plain_blocks, native_call
 from gridcoll.engine.repeat import Form
 from gridcoll.plan import dataflow
@@ -89,12 +96,12 @@ class AlltoallMethods(GridMethods):
         context = self._planning_context()
         if context is None:
             return super().alltoall(sendobj)
-        if context.settings.check:
-            require_equal(context.comm, "alltoall", "alltoall")
+        n_ranks = context.model.grid.n_ranks
+        agree_on_objects(context, "alltoall", None, lambda: _pickle_each(sendobj, n_ranks))
         flow = context.decide("alltoall", LENGTH_BYTES, 0, semantics=PLAIN).flow
         if flow is None:
             return super().alltoall(sendobj)
-        pickles = _pickle_each(sendobj, context.model.grid.n_ranks)
+        pickles = _pickle_each(sendobj, n_ranks)
         form = struct.Struct(f"<{len(pickles)}q")
         words = form.pack(*(pickled.word for pickled in pickles))
         answer = memoryview(bytearray(form.size))

@@ -11,9 +11,8 @@ from numpy import ndarray
 from gridcoll.comm.arguments.buffers import read_message, view_of
 from gridcoll.comm.context import Context, Key
 from gridcoll.comm.methods.base import GridMethods
-from gridcoll.comm.methods.moving import agree, blank_memory
+from gridcoll.comm.methods.moving import agree, agree_on_objects, blank_memory, valid_root
 from gridcoll.comm.pickles import Arrived, Pickled, begin, kind_of, pickle_of
-from gridcoll.engine.agreement import require_equal
 from gridcoll.engine.executor import Memory
 from gridcoll.engine.memory import ByteMemory, PartedMemory
 from gridcoll.engine.natives import native_call
@@ -44,11 +43,15 @@ class BroadcastMethods(GridMethods):
 
     def _read_and_broadcast(self, buf: Any, root: int, key: Key | None = None) -> None:
         context = self._planning_context()
-        if context is None or (rank := context.as_rank(root)) is None:
+        if context is None or (rank := valid_root(context, "Bcast", root)) is None:
             return super().Bcast(buf, root)
         root = rank
         writable = context.rank != root
-        message = read_message(buf, writable=writable)
+        try:
+            message = read_message(buf, writable=writable)
+        except Exception:
+            agree(context, "Bcast", root, None)
+            raise
         n_bytes = len(message.view)
         agree(context, "Bcast", root, n_bytes, buf)
         decision = context.decide("bcast", n_bytes, root)
@@ -63,11 +66,10 @@ class BroadcastMethods(GridMethods):
     def bcast(self, obj: Any, root: int = 0) -> Any:
         """Like `mpi4py.MPI.Comm.bcast`: the length, pickle and buffers flow down the grid."""
         context = self._planning_context()
-        if context is None or (rank := context.as_rank(root)) is None:
+        if context is None or (rank := valid_root(context, "bcast", root)) is None:
             return super().bcast(obj, root)
         root = rank
-        if context.settings.check:
-            require_equal(context.comm, "bcast", f"bcast root={root}")
+        agree_on_objects(context, "bcast", root, lambda: context.rank == root and pickle_of(obj))
         pickled = pickle_of(obj) if context.rank == root else None
         return broadcast_pickle(context, pickled, root).load()
 

@@ -15,6 +15,7 @@ from gridcoll.comm.context import Context
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.moving import (
     agree,
+    agree_on_objects,
     agree_on_root,
     copy_as_mpi_does,
     decide_if_valid,
@@ -24,6 +25,7 @@ from gridcoll.comm.methods.moving import (
     move_parts,
     read_or_none,
     serving_order,
+    valid_root,
 )
 from gridcoll.comm.pickles import Heads, pickle_each, pickle_of
 from gridcoll.plan import Dataflow, dataflow
@@ -72,7 +74,7 @@ class GatheringMethods(GridMethods):
         if fast_call := self._fast_path.get(key):
             return fast_call(self, sendbuf, recvbuf, root)
         context = self._planning_context()
-        if context is None or (rank := context.as_rank(root)) is None:
+        if context is None or (rank := valid_root(context, "Gather", root)) is None:
             return super().Gather(sendbuf, recvbuf, root)
         root = rank
         at_root = (recvbuf,) if context.rank == root else ()
@@ -87,14 +89,18 @@ class GatheringMethods(GridMethods):
     def Gatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV | None, root: int = 0) -> None:
         """Like `mpi4py.MPI.Comm.Gatherv`: every block goes directly to the root."""
         context = self._planning_context()
-        if context is None or (rank := context.as_rank(root)) is None:
+        if context is None or (rank := valid_root(context, "Gatherv", root)) is None:
             return super().Gatherv(sendbuf, recvbuf, root)
         root = rank
         at_root = (recvbuf,) if context.rank == root else ()
-        agree_on_root(context, "Gatherv", root, sendbuf, *at_root)
+
+        def read() -> _Gathering:
+            return _read_gather(context, root, sendbuf, recvbuf, read_vectors)
+
+        agree_on_root(context, "Gatherv", root, read, sendbuf, *at_root)
         if context.decide("gatherv", 0, root).flow is None:
             return super().Gatherv(sendbuf, recvbuf, root)
-        call = read_or_none(lambda: _read_gather(context, root, sendbuf, recvbuf, read_vectors))
+        call = read_or_none(read)
         if call is None:
             return super().Gatherv(sendbuf, recvbuf, root)
         if call.into is None:
@@ -106,10 +112,10 @@ class GatheringMethods(GridMethods):
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
         """Like `mpi4py.MPI.Comm.gather`: lengths with the first bytes, then the rest."""
         context = self._planning_context()
-        if context is None or (rank := context.as_rank(root)) is None:
+        if context is None or (rank := valid_root(context, "gather", root)) is None:
             return super().gather(sendobj, root)
         root = rank
-        agree_on_root(context, "gather", root)
+        agree_on_objects(context, "gather", root, lambda: pickle_of(sendobj))
         flow = heads_flow(context, "gather", root)
         if flow is None:
             return super().gather(sendobj, root)
@@ -184,7 +190,7 @@ class ScatteringMethods(GridMethods):
         if fast_call := self._fast_path.get(key):
             return fast_call(self, sendbuf, recvbuf, root)
         context = self._planning_context()
-        if context is None or (rank := context.as_rank(root)) is None:
+        if context is None or (rank := valid_root(context, "Scatter", root)) is None:
             return super().Scatter(sendbuf, recvbuf, root)
         root = rank
         at_root = (sendbuf,) if context.rank == root else ()
@@ -199,14 +205,18 @@ class ScatteringMethods(GridMethods):
     def Scatterv(self, sendbuf: BufSpecV | None, recvbuf: BufSpec | InPlace, root: int = 0) -> None:
         """Like `mpi4py.MPI.Comm.Scatterv`: every block comes directly from the root."""
         context = self._planning_context()
-        if context is None or (rank := context.as_rank(root)) is None:
+        if context is None or (rank := valid_root(context, "Scatterv", root)) is None:
             return super().Scatterv(sendbuf, recvbuf, root)
         root = rank
         at_root = (sendbuf,) if context.rank == root else ()
-        agree_on_root(context, "Scatterv", root, recvbuf, *at_root)
+
+        def read() -> _Scattering:
+            return _read_scatter(context, root, sendbuf, recvbuf, read_vectors)
+
+        agree_on_root(context, "Scatterv", root, read, recvbuf, *at_root)
         if context.decide("scatterv", 0, root).flow is None:
             return super().Scatterv(sendbuf, recvbuf, root)
-        call = read_or_none(lambda: _read_scatter(context, root, sendbuf, recvbuf, read_vectors))
+        call = read_or_none(read)
         if call is None:
             return super().Scatterv(sendbuf, recvbuf, root)
         if call.source is None:
@@ -218,10 +228,13 @@ class ScatteringMethods(GridMethods):
     def scatter(self, sendobj: Any, root: int = 0) -> Any:
         """Like `mpi4py.MPI.Comm.scatter`: the length with the first bytes, then the rest."""
         context = self._planning_context()
-        if context is None or (rank := context.as_rank(root)) is None:
+        if context is None or (rank := valid_root(context, "scatter", root)) is None:
             return super().scatter(sendobj, root)
         root = rank
-        agree_on_root(context, "scatter", root)
+        n_ranks = context.model.grid.n_ranks
+        agree_on_objects(
+            context, "scatter", root, lambda: context.rank == root and pickle_each(sendobj, n_ranks)
+        )
         flow = heads_flow(context, "scatter", root)
         if flow is None:
             return super().scatter(sendobj, root)
@@ -233,7 +246,7 @@ class ScatteringMethods(GridMethods):
             parted = heads.parted(data)
             move_parts(context, {}, {root: parted[0].parts if parted else ()})
             return heads.loads(data, parted)[0]
-        pickles = pickle_each(sendobj, context.model.grid.n_ranks)
+        pickles = pickle_each(sendobj, n_ranks)
         all_heads = Heads.of(pickles)
         move(context, flow, all_heads.view, heads.view)
         rests = memoryview(b"".join(pickled.rest() for pickled in pickles))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, SupportsIndex, TypeVar
 
 from mpi4py import MPI
 
@@ -12,7 +12,7 @@ from gridcoll.comm.arguments.elements import signature
 from gridcoll.comm.context import Context
 from gridcoll.comm.decisions import PLAIN
 from gridcoll.comm.pickles import HEADER_BYTES, Heads
-from gridcoll.engine.agreement import require_alike, require_equal
+from gridcoll.engine.agreement import agree_on, require_alike, require_equal
 from gridcoll.engine.memory import ByteMemory, PartedMemory, byte_memory
 from gridcoll.engine.repeat import Form
 from gridcoll.plan import Dataflow, Plan, dataflow
@@ -52,11 +52,37 @@ def agree(
         require_alike(context.comm, method, map(signature, specs))
 
 
-def agree_on_root(context: Context, method: str, root: int, *specs: Any) -> None:
-    """Like `agree`, for a call whose sizes differ between ranks."""
+def agree_on_root(
+    context: Context, method: str, root: int, read: Callable[[], object], *specs: Any
+) -> None:
+    """Like `agree`, for a call whose sizes differ between ranks; ``read`` reads its arguments."""
     if context.settings.check:
-        require_equal(context.comm, method, f"{method} root={root}")
+        refused = " with arguments that MPI refuses" if read_or_none(read) is None else ""
+        require_equal(context.comm, method, f"{method} root={root}{refused}")
         require_alike(context.comm, method, map(signature, specs))
+
+
+def agree_on_objects(
+    context: Context, method: str, root: int | None, pickle: Callable[[], object]
+) -> None:
+    """Like `agree`, for a call with objects; ``pickle`` pickles those that this rank sends.
+
+    If it fails on some rank, all ranks raise an error.
+    """
+    if context.settings.check:
+        text = method if root is None else f"{method} root={root}"
+        agree_on(context.comm, method, pickle, lambda _: text, lambda _: None)
+
+
+def valid_root(context: Context, method: str, root: SupportsIndex) -> int | None:
+    """Return ``root`` as an int, or None if MPI rejects it.
+
+    With ``GRIDCOLL_CHECK``, raise if only some ranks have such a root.
+    """
+    rank = context.as_rank(root)
+    if rank is None and context.settings.check:
+        require_equal(context.comm, method, f"{method} with a root that is no rank")
+    return rank
 
 
 def decide_if_valid(

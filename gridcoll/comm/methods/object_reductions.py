@@ -19,7 +19,7 @@ from gridcoll.comm.context import Context
 from gridcoll.comm.decisions import PLAIN
 from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.broadcast import BCAST_HEADER_BYTES, broadcast_pickle
-from gridcoll.comm.methods.moving import gather_heads, heads_flow, move_parts
+from gridcoll.comm.methods.moving import gather_heads, heads_flow, move_parts, valid_root
 from gridcoll.comm.pickles import (
     HEADER_BYTES,
     Arrived,
@@ -51,7 +51,7 @@ class ObjectReductionMethods(GridMethods):
         Raises `GridcollError` if ``op`` or pickling failed on another rank.
         """
         context = self._context
-        if context is None or (rank := context.as_rank(root)) is None:
+        if context is None or (rank := valid_root(context, "reduce", root)) is None:
             return super().reduce(sendobj, op, root)
         if context.settings.check:
             require_equal(context.comm, "reduce", f"reduce root={rank}")

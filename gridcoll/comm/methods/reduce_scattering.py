@@ -134,6 +134,9 @@ class ReduceScatteringMethods(GridMethods):
             return super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
         if recvcounts is None and not in_place(sendbuf):
             into = read_or_none(lambda: read_elements(recvbuf, writable=True))
+            if context.settings.check:
+                refused = " with arguments that MPI refuses" if into is None else ""
+                require_equal(context.comm, "Reduce_scatter", f"Reduce_scatter{refused}")
             if into is None:
                 return super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
             recvcounts = self.allgather(into.n_units)

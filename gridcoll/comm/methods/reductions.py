@@ -20,6 +20,7 @@ from gridcoll.comm.arguments.elements import (
 )
 from gridcoll.comm.context import Context, Key, Read
 from gridcoll.comm.decisions import Decision, Semantics
+from gridcoll.comm.methods.moving import valid_root
 from gridcoll.comm.methods.object_reductions import ObjectReductionMethods
 from gridcoll.engine.agreement import require_equal
 from gridcoll.engine.memory import ElementMemory, aligned_bytes
@@ -207,7 +208,7 @@ class ReductionMethods(ObjectReductionMethods):
         self, sendbuf: Any, recvbuf: Any, op: MPI.Op, root: int, key: Key | None = None
     ) -> None:
         context = self._planning_context()
-        if context is None or (rank := context.as_rank(root)) is None:
+        if context is None or (rank := valid_root(context, "Reduce", root)) is None:
             return super().Reduce(sendbuf, recvbuf, op, root)
         root = rank
         call = (
