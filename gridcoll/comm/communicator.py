@@ -395,7 +395,7 @@ def _agree_on_settings(
         private,
         "settings (GRIDCOLL_* variables) and version",
         read,
-        lambda own: f"{own[0].text()} gridcoll={VERSION}",
+        lambda own: f"{own[0].text()}; gridcoll={VERSION}",
         lambda own: (can_run_in_background(), own[1].row),
     )
     return settings, hello, rows

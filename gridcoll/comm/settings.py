@@ -62,9 +62,9 @@ class Settings:
         """
         forced = " ".join(f"{k}={v}" for k, v in sorted(self.algorithms.items()))
         return (
-            f"grid={_given(self.grid_file)} check={self.check} "
-            f"force={self.force} tolerance={self.tolerance} "
-            f"reproducible={self.reproducible} learn={self.learn} {forced}"
+            f"grid={_given(self.grid_file)}; check={self.check}; force={self.force or 'none'}; "
+            f"tolerance={self.tolerance}; reproducible={self.reproducible}; learn={self.learn}; "
+            f"algorithms {forced or 'none'}"
         )
 
 
@@ -75,6 +75,9 @@ def _given(path: str) -> str:
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     """Return the settings in ``environment`` (default ``os.environ``). Raises `UsageError`."""
     env = os.environ if environment is None else environment
+    for variable in VARIABLES.values():
+        if variable.flag:
+            _flag(env, variable.name)
     tolerance = env.get("GRIDCOLL_TOLERANCE", str(DEFAULT_TOLERANCE))
     try:
         parsed = float(tolerance)
@@ -171,6 +174,8 @@ def environment_with(
     rest: dict[str, object] = dict(keywords)
     info, algorithms = rest.pop("info", None), rest.pop("algorithms", None) or {}
     if info is not None:
+        if not hasattr(info, "Get"):
+            raise UsageError(f"info: must be an MPI.Info, got {info!r}")
         variables = override(variables, _hints(info))  # type: ignore[arg-type]
     own: dict[str, str] = {}
     for name, value in rest.items():
@@ -207,10 +212,13 @@ def _check_collective(place: str, name: str) -> None:
 
 def _text(name: str, value: object) -> str:
     """Return ``value`` as it would be written in the environment."""
+    is_path = isinstance(value, (str, os.PathLike))
+    if name in ("cache", "keep") and not is_path:
+        raise UsageError(f"{name}: must be a directory or 'off', got {value!r}")
     if isinstance(value, bool):
         no, yes = ("off", "on") if NAMES[name].values == "on|off" else ("0", "1")
         return yes if value else no
-    if name == "grid" and not isinstance(value, (str, os.PathLike)):
+    if name == "grid" and not is_path:
         # Its text may be long, as that of a `GridModel`, which has a keyword of its own.
         kind = type(value).__name__
         raise UsageError(f"grid: must be a path or the name of a grid, got a {kind}; see model=")

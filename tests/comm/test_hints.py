@@ -180,6 +180,9 @@ def test_algorithms(collective: str) -> None:
         ({"algorithms": "flat"}, "must map collectives"),
         ({"info": Info(gridcoll_speed="high")}, "hint 'speed'"),
         ({"grid": ["a model, say"]}, "^grid: must be a path or the name of a grid, got a list"),
+        ({"cache": False}, "^cache: must be a directory or 'off', got False"),
+        ({"keep": 3}, "^keep: must be a directory or 'off', got 3"),
+        ({"info": {"gridcoll_check": "1"}}, "^info: must be an MPI.Info, got {'gridcoll_check"),
     ],
 )
 def test_what_no_setting_is_called_is_refused(keywords: Any, fault: str) -> None:

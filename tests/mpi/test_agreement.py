@@ -137,6 +137,9 @@ class TestSettings:
         ("TOLERANCE", "-1", "GRIDCOLL_TOLERANCE: must be in [0, 10), got -1.0"),
         ("TOLERANCE", "nan", "GRIDCOLL_TOLERANCE: must be in [0, 10), got nan"),
         ("CHECK", "yes", "GRIDCOLL_CHECK: must be 0 or 1, got 'yes'"),
+        ("QUIET", "yes", "GRIDCOLL_QUIET: must be 0 or 1, got 'yes'"),
+        ("STATS", "2", "GRIDCOLL_STATS: must be 0 or 1, got '2'"),
+        ("CACHE", "/dev/null", "GRIDCOLL_CACHE: must be a directory or off, got '/dev/null'"),
         ("BCAST", "fastest", "bcast algorithm 'fastest': known are native, "),
     )
 
@@ -190,6 +193,16 @@ class TestSettings:
             monkeypatch.setenv(f"GRIDCOLL_{name}", value)
         said = f"{name.lower()}=given" if value.startswith("/") else value
         refused(world, DisagreementError, "settings (GRIDCOLL_* variables)", "rank 1 has", said)
+
+    @pytest.mark.mpi(min_size=2)
+    def test_only_what_differs_is_told(
+        self, world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if world.Get_rank() == 1:
+            monkeypatch.setenv("GRIDCOLL_BCAST", "chain")
+            monkeypatch.setenv("GRIDCOLL_CHECK", "1")
+        here, there = "check=False; algorithms none", "check=True; algorithms bcast=chain"
+        refused(world, DisagreementError, f": rank 0 has '{here}', rank 1 has '{there}'")
 
     @pytest.mark.mpi(min_size=3)
     def test_another_version_on_one_rank(

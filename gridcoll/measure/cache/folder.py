@@ -69,7 +69,8 @@ def find_places(environment: Mapping[str, str] | None = None) -> Places:
         if value == "off":
             return Places(None, site, True)
         if value:
-            if Path(value).is_file() or Path(value).suffix in (".json", ".toml"):
+            no_directory = Path(value).exists() and not Path(value).is_dir()
+            if no_directory or Path(value).suffix in (".json", ".toml"):
                 raise UsageError(
                     f"{name}: must be a directory or off, got {value!r}; a grid file is read with "
                     "GRIDCOLL_GRID"
