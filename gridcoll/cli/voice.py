@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 ALL_FAIL_TIMEOUT_S = 5.0
 """How long a failing rank waits for all others to fail as well."""
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as of shells."""
+
 OUTPUT_WAIT_S = 0.3
 """How long a rank waits before it aborts the job, so that the launcher passes on its output."""
 
@@ -70,12 +73,16 @@ def one_voice(comm: MPI.Intracomm) -> Iterator[None]:
     """End the program on all ranks if the body raises a `GridcollError`, the same on all of them.
 
     Any other error may be raised on one rank only. It aborts the job, as the other ranks would wait
-    for ever.
+    for ever. So does Ctrl-C: a launcher passes it on, and a rank that waits in MPI does not see it.
     """
     try:
         yield
     except GridcollError as error:
         end_together(error, comm)
+    except KeyboardInterrupt:
+        if comm.Get_size() == 1:
+            raise
+        _end_job(comm, INTERRUPTED)
     except Exception:
         traceback.print_exc()
         _end_job(comm, 1)

@@ -17,8 +17,9 @@ class Request:
 class Comm:
     """A rank that the others follow, or do not."""
 
-    def __init__(self, rank: int, others_come: bool = True) -> None:
+    def __init__(self, rank: int, others_come: bool = True, size: int = 4) -> None:
         self.Get_rank = lambda: rank
+        self.Get_size = lambda: size
         self.Ibarrier = lambda: Request(others_come)
 
     def Abort(self, code: int) -> None:
@@ -38,6 +39,18 @@ def test_a_rank_that_fails_alone_speaks_and_ends_the_job(capsys, monkeypatch):
     with pytest.raises(RuntimeError, match="abort 2"):
         voice.end_together(UsageError("x: wrong"), Comm(3, others_come=False))
     assert capsys.readouterr().err == "gridcoll: UsageError: x: wrong\n"
+
+
+def test_an_interrupt_on_some_ranks_ends_the_job(monkeypatch):
+    """The others may wait in MPI, where they see no Ctrl-C; and this rank would wait for them."""
+    monkeypatch.setattr(voice, "OUTPUT_WAIT_S", 0.0)
+    with pytest.raises(RuntimeError, match="abort 130"), voice.one_voice(Comm(1)):
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_of_one_rank_is_pythons_own():
+    with pytest.raises(KeyboardInterrupt), voice.one_voice(Comm(0, size=1)):
+        raise KeyboardInterrupt
 
 
 def test_stages_are_lines_where_there_is_no_terminal(capsys):
