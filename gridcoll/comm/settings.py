@@ -75,9 +75,9 @@ def _given(path: str) -> str:
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     """Return the settings in ``environment`` (default ``os.environ``). Raises `UsageError`."""
     env = os.environ if environment is None else environment
-    for variable in VARIABLES.values():
-        if variable.flag:
-            _flag(env, variable.name)
+    for each in VARIABLES.values():
+        if each.flag:
+            _flag(env, each.name)
     tolerance = env.get("GRIDCOLL_TOLERANCE", str(DEFAULT_TOLERANCE))
     try:
         parsed = float(tolerance)

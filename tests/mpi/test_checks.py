@@ -157,7 +157,7 @@ def _unpicklable(odd: bool) -> object:
 
 REFUSED: dict[str, tuple[Mistake, str]] = {
     "Bcast root": (lambda c, n, odd: c.Bcast(ints(2), n if odd else 0), "no rank"),
-    "Bcast root type": (lambda c, n, odd: c.Bcast(ints(2), "0" if odd else 0), "no rank"),
+    "Bcast root type": (lambda c, n, odd: c.Bcast(ints(2), "0" if odd else 0), "no rank"),  # type: ignore[arg-type]
     "Bcast buffer": (lambda c, n, odd: c.Bcast(ints(4)[:: 1 + odd]), "MPI refuses"),
     "bcast root": (lambda c, n, odd: c.bcast(1, n if odd else 0), "no rank"),
     "bcast": (lambda c, n, odd: c.bcast(_unpicklable(odd), n - 1), "rank {last}: .*pickle"),
