@@ -96,15 +96,17 @@ def choose(
         return [
             _corrected(candidate, model, collective, n_bytes)
             for candidate in algorithm.candidates(model, n_bytes, root)
-            if (candidate.rank_order or not rank_order)
-            and (candidate.reproducible or not reproducible)
+            if candidate.rank_order or not rank_order
         ]
 
     algorithms = [
         algorithm
         for algorithm in REGISTRIES[collective].values()
-        if algorithm.name == forced
-        or ((not forced or reproducible) and not native_only and algorithm.suits(model.grid))
+        if (algorithm.reproducible or not reproducible)
+        and (
+            algorithm.name == forced
+            or ((not forced or reproducible) and not native_only and algorithm.suits(model.grid))
+        )
     ]
     found = [
         candidate
