@@ -190,12 +190,12 @@ class GridModel:
 
     def gap_s(self, n_bytes: float) -> FloatArray:
         """Return ``g(n_bytes)`` between clusters, (C, C). The diagonal is inside a cluster."""
-        sizes, gaps, _ = self._tables
+        sizes, (gaps, _) = self._tables
         return _table_at(sizes, gaps, np.array([float(n_bytes)]))[..., 0]
 
     @cached_property
-    def _tables(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """The union of all links' sizes, (K,), and the gaps and one-way times there, (C, C, K)."""
+    def _tables(self) -> tuple[FloatArray, FloatArray]:
+        """The union of all links' sizes, (K,); gaps and one-way times there, (2, C, C, K)."""
         n = self.n_clusters
         links = [self.link(i, j) for i in range(n) for j in range(n)]
         # Many links share one gap curve and differ only in latency. Each curve is evaluated once.
@@ -210,8 +210,7 @@ class GridModel:
         for k, link in enumerate(links):
             if link.one_way_s:
                 one_way[k] = link.one_way(sizes)
-        gaps, one_way = (each.reshape(n, n, len(sizes)) for each in (gaps, one_way))
-        return sizes, gaps, one_way
+        return sizes, np.stack([gaps, one_way]).reshape(2, n, n, len(sizes))
 
     def gap_and_one_way_s(
         self, n_bytes: FloatArray, links: tuple[Sequence[int], Sequence[int]] | None = None
@@ -243,10 +242,10 @@ class GridModel:
     def _gap_and_one_way_s(
         self, n_bytes: FloatArray, links: tuple[Sequence[int], Sequence[int]] | None
     ) -> tuple[FloatArray, FloatArray]:
-        sizes, gaps, one_way = self._tables
+        sizes, tables = self._tables
         if links is not None:
-            gaps, one_way = gaps[links], one_way[links]
-        gap_s, one_way_s = (_table_at(sizes, each, n_bytes) for each in (gaps, one_way))
+            tables = tables[:, links[0], links[1]]
+        gap_s, one_way_s = _table_at(sizes, tables, n_bytes)
         if self.relay_gap:
             rates = self.flow_bytes_per_s if links is None else self.flow_bytes_per_s[links]
             # A few messages may pass in a burst; a long stream is limited by the link's rate.
@@ -262,7 +261,7 @@ class GridModel:
         interfaces; then every link is slowed down by the same factor as the slowest.
         """
         floor = self.relay_gap.predict(n_bytes) if self.relay_gap else np.zeros_like(n_bytes)
-        sizes, gaps, _ = self._tables
+        sizes, (gaps, _) = self._tables
         inside = _table_at(sizes, np.einsum("iik->ik", gaps), n_bytes)
         rates = self.flow_bytes_per_s.diagonal()
         slowest = np.maximum(inside.max(axis=0), n_bytes / rates.min())
@@ -364,7 +363,7 @@ def _table_at(sizes: FloatArray, table: FloatArray, n_bytes: FloatArray) -> Floa
     Beyond the largest size, the slope of the last interval continues if it is positive. Below the
     smallest size, its value is used, as in `PLogP`: times must not fall below zero.
     """
-    upper = np.clip(np.searchsorted(sizes, n_bytes), 1, len(sizes) - 1)
+    upper = np.searchsorted(sizes[1:-1], n_bytes) + 1
     part = np.maximum((n_bytes - sizes[upper - 1]) / (sizes[upper] - sizes[upper - 1]), 0.0)
     low, high = table[..., upper - 1], table[..., upper]
     rise = high - low

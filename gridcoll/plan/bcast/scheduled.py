@@ -74,8 +74,9 @@ def _scheduled(heuristic: Heuristic, model: GridModel, n_bytes: int, root: int) 
     """
     if model.n_clusters == 1:
         return []
-    _, shapes = best_inside(model, n_bytes)
-    instance = _instance(ModelKey(model), n_bytes, model.grid.cluster_of[root])
+    key = ModelKey(model)
+    _, shapes = best_inside(key, n_bytes)
+    instance = _instance(key, n_bytes, model.grid.cluster_of[root])
     schedule = _schedule(heuristic.name, instance)
     transfers = tuple((int(s), int(r)) for s, r in schedule.transfers)
     tree = GridTree(root, transfers, shapes, (0,) * model.n_clusters)
@@ -85,7 +86,7 @@ def _scheduled(heuristic: Heuristic, model: GridModel, n_bytes: int, root: int) 
 @lru_cache(maxsize=4)
 def _instance(key: ModelKey, n_bytes: int, home: int) -> Instance:
     """Return the instance that is given to all heuristics of a choice."""
-    inside_s, _ = best_inside(key.model, n_bytes)
+    inside_s, _ = best_inside(key, n_bytes)
     return Instance(key.model.latency_s, key.model.gap_s(n_bytes), inside_s, home)
 
 

@@ -85,17 +85,15 @@ def inside_shapes(model: GridModel) -> tuple[str, ...]:
     return INSIDE_SHAPES if model.n_clusters > MANY_CLUSTERS else (*INSIDE_SHAPES, *MORE_CHAINS)
 
 
-def best_inside(model: GridModel, n_bytes: int) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return the time of each cluster's best internal broadcast, (C,), and its shape."""
-    inside_s = _inside(ModelKey(model), n_bytes)
-    by_shape = inside_s.min(axis=2)
-    return by_shape.min(axis=1), tuple(inside_shapes(model)[k] for k in by_shape.argmin(axis=1))
-
-
 @lru_cache(maxsize=64)
-def _inside(key: ModelKey, n_bytes: int) -> np.ndarray:
-    """Return times of internal broadcasts at first-pass segment sizes, (C, shapes, S)."""
-    return _first_pass(key.model, n_bytes).inside_s(inside_shapes(key.model))
+def best_inside(key: ModelKey, n_bytes: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return the time of each cluster's best internal broadcast, (C,), and its shape.
+
+    The segments are those of the first pass.
+    """
+    shapes = inside_shapes(key.model)
+    by_shape = _first_pass(key.model, n_bytes).inside_s(shapes).min(axis=2)
+    return by_shape.min(axis=1), tuple(shapes[k] for k in by_shape.argmin(axis=1))
 
 
 def _tree_label(tree: GridTree, model: GridModel) -> str:
