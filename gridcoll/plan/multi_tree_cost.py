@@ -198,7 +198,9 @@ class Pricing:
         gap_s, _ = self.model.gap_and_one_way_s(self.segment, (senders, receivers))
         most = np.maximum(self.hosts[senders], self.hosts[receivers])
         flows_s = {
-            n_trees: (gap_s / np.clip(most, 1, n_trees)[:, None]).max(axis=0) for n_trees in N_TREES
+            n_trees: (gap_s / np.minimum(most, n_trees)[:, None]).max(axis=0)
+            for n_trees in N_TREES
+            if n_trees <= TREES_PER_HOST * max(self.model.grid.hosts_per_cluster)
         }
         uplinks = self.model.uplinks
         slowest_s = max(
@@ -303,7 +305,8 @@ def best_trees(
     found: list[tuple[float, int, FloatArray, int, Transfers, str, int]] = []
     kinds = list(_kinds(model.grid, float(pricing.n_segments.max())))
     most_hosts = max(model.grid.hosts_per_cluster)
-    inside = {shape: pricing.inside_s(shape) for shape, _ in kinds}
+    inside = {shape: pricing.inside_s(shape) for shape in dict.fromkeys(s for s, _ in kinds)}
+    port_s = pricing.port_s.max(axis=0)
     forests: list[tuple[tuple[int, ...], Transfers]]
     forests = [((top,), each) for each in _trees_from(key, top, int(pricing.hosts[top]))]
     for groups in _groups(key) if both_ways else ():
@@ -313,15 +316,17 @@ def best_trees(
         entry_s, n_out = pricing.paths(transfers)
         loads = pricing.loads(transfers, n_out, tops)
         served_s = entry_s + n_out[:, None] * pricing.port_s * (pricing.hosts > 1)[:, None]
+        first_s = {shape: np.maximum(entry_s, served_s + inside[shape]) for shape in inside}
+        last_s = {shape: each.max(axis=0) for shape, each in first_s.items()}
+        if both_ways:
+            meeting_s = {s: pricing.meeting_s(transfers, each) for s, each in first_s.items()}
         for shape, n_trees in kinds:
-            first_s = np.maximum(entry_s, served_s + inside[shape])
             period_s = loads.period_s(shape, n_trees)
-            total_s = first_s.max(axis=0) + rest * period_s
+            total_s = last_s[shape] + rest * period_s
             if both_ways:
-                port_s = pricing.port_s.max(axis=0)
                 total_s = np.maximum(
-                    pricing.meeting_s(transfers, first_s) + rest * period_s,
-                    first_s.max(axis=0) + rest * (period_s + port_s),
+                    meeting_s[shape] + rest * period_s,
+                    last_s[shape] + rest * (period_s + port_s),
                 )
             fits = pricing.n_segments % n_trees == 0
             if n_trees > most_hosts:

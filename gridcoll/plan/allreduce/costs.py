@@ -193,20 +193,20 @@ class PieceLoad:
         leave = self._cluster[senders] != self._cluster[receivers]
         self.flows[phase].append((senders[leave], receivers[leave], n_units[leave]))
 
-    def inside_flat(self, ranks: list[int], units: np.ndarray, *, up: bool) -> None:
-        """Add `inside` for each of ``ranks`` as the owner of its ``units``.
+    def inside_flat(self, ranks: list[int], units: np.ndarray, *, down: bool) -> None:
+        """Add `inside` for each of ``ranks`` as the owner of its ``units``, up and perhaps down.
 
         All ranks must be of one cluster.
         """
         hosts, which = np.unique(self._host[ranks], return_inverse=True)
         n_on_host, owned = np.bincount(which), np.bincount(which, units)
-        at_member, at_owner = self.out[COLLECT], self.into[COLLECT]
-        if not up:
-            at_member, at_owner = self.into[DISTRIBUTE], self.out[DISTRIBUTE]
-        at_member[hosts] += n_on_host * (owned.sum() - owned)
-        at_owner[hosts] += owned * (len(ranks) - n_on_host)
-        if up:
-            self.at_once[hosts] += n_on_host * (owned.sum() - owned)
+        at_member, at_owner = n_on_host * (owned.sum() - owned), owned * (len(ranks) - n_on_host)
+        self.out[COLLECT, hosts] += at_member
+        self.into[COLLECT, hosts] += at_owner
+        self.at_once[hosts] += at_member
+        if down:
+            self.into[DISTRIBUTE, hosts] += at_member
+            self.out[DISTRIBUTE, hosts] += at_owner
 
 
 def load_of_pieces(
@@ -249,8 +249,7 @@ def load_of_pieces(
     if shape == "flat" and groups is grid:
         for c, ranks in enumerate(members):
             units = np.array([owned.get((c, place), 0) for place in range(len(ranks))], float)
-            for up in (True, False) if root < 0 else (True,):
-                load.inside_flat(ranks, units, up=up)
+            load.inside_flat(ranks, units, down=root < 0)
         return load
     for (c, place), n_units in owned.items():
         load.inside(members[c], place, n_units, shape, up=True)
@@ -318,7 +317,7 @@ def _busy_s(costs: Costs, load: PieceLoad, shape: str, n_segments: FloatArray) -
         return np.asarray(np.maximum(*both))
 
     by_phase = busiest(np.maximum(load.out, load.into))
-    apart = np.array([_flows_busy_s(costs, flows) for flows in load.flows])
+    apart = _flows_busy_s(costs, load.flows)
     one_by_one = np.maximum(either(by_phase), apart).sum(axis=0)
     together = busiest(np.maximum(load.out.sum(axis=0), load.into.sum(axis=0)))
     if shape != "flat":  # messages from one peer arrive one after another
@@ -388,34 +387,37 @@ def _path_times_s(
     return inside, farthest * (1 - np.eye(n))[:, :, None]
 
 
-def _flows_busy_s(costs: Costs, flows: Sequence[Flows]) -> FloatArray:
-    """Return the busy time of the busiest flow, or of the link, between two clusters, (C, C, S).
+def _flows_busy_s(costs: Costs, flows: Sequence[Sequence[Flows]]) -> FloatArray:
+    """Return the busy time of the busiest flow, or of the link, between two clusters.
 
-    If the aggregate bandwidth was not measured, each flow counts as independent.
+    ``flows`` are those of each of P phases, and the result is a (P, C, C, S) array. If the
+    aggregate bandwidth was not measured, each flow counts as independent.
     """
-    grid, n = costs.model.grid, costs.model.n_clusters
-    if not flows:
-        return np.zeros((n, n, len(costs.segment_bytes)))
-    senders, receivers, n_units = (np.concatenate(each) for each in zip(*flows, strict=True))
-    pairs, which = np.unique(senders * grid.n_ranks + receivers, return_inverse=True)
-    of_flow = np.bincount(which, n_units, len(pairs))
+    grid, shape = costs.model.grid, (len(flows), costs.model.n_clusters, costs.model.n_clusters)
+    every = [(np.full(len(s), p), s, r, n) for p, each in enumerate(flows) for s, r, n in each]
+    if not every:
+        return np.zeros((*shape, len(costs.segment_bytes)))
+    *ends, n_units = (np.concatenate(each) for each in zip(*every, strict=True))
+    pairs = (len(flows), grid.n_ranks, grid.n_ranks)
+    found, which = np.unique(np.ravel_multi_index(ends, pairs), return_inverse=True)
+    of_flow = np.bincount(which, n_units, len(found))
+    phases, senders, receivers = np.unravel_index(found, pairs)
     cluster_of = np.array(grid.cluster_of)
-    links = cluster_of[pairs // grid.n_ranks], cluster_of[pairs % grid.n_ranks]
-    longest = np.zeros((n, n))
+    links = phases, cluster_of[senders], cluster_of[receivers]
+    longest = np.zeros(shape)
     np.maximum.at(longest, links, of_flow)
-    busiest = longest[:, :, None] * costs.gap_s / costs.segment_bytes
+    busiest = longest[..., None] * costs.gap_s / costs.segment_bytes
     if not costs.model.aggregate_bytes_per_s:
         return np.asarray(busiest)
-    together = np.zeros((n, n))
+    together = np.zeros(shape)
     np.add.at(together, links, of_flow)
     shared_s = together / costs.model.link_bytes_per_s
-    np.fill_diagonal(together, 0.0)
     uplinks = costs.model.uplinks
     passed_s = np.maximum(
-        (together.sum(axis=1) / uplinks)[:, None], (together.sum(axis=0) / uplinks)[None]
+        (together.sum(axis=2) / uplinks)[:, :, None], (together.sum(axis=1) / uplinks)[:, None]
     )
     shared_s = np.maximum(shared_s, np.where(together > 0, passed_s, 0.0))
-    return np.asarray(np.maximum(busiest, shared_s[:, :, None]))
+    return np.asarray(np.maximum(busiest, shared_s[..., None]))
 
 
 SHAPES_INSIDE = ("binomial", "flat", "chain", "binary")
