@@ -6,6 +6,7 @@ Its time is that of the busiest interface, flow or link, plus the path of one se
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property, reduce
 from itertools import pairwise
 
@@ -26,6 +27,7 @@ from gridcoll.plan.allgather.ways import (
 from gridcoll.plan.bcast.segments import segment_sizes
 from gridcoll.plan.blocks import LARGEST_MESSAGE, BlockLayout, Messages, copy_runs
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
+from gridcoll.plan.pacing import one_by_one, pace_of
 from gridcoll.plan.plan import Plan, Program, Programs
 from gridcoll.plan.registry import Algorithm, Candidate, algorithm, alias, register
 from gridcoll.plan.statements import Statement, moved, state
@@ -397,12 +399,34 @@ def _segmented(
     ]
 
 
+def _paced(planner: Planner, model: GridModel, n_bytes: int) -> Planner:
+    """Return ``planner`` with sends in program order, no faster than an interface carries them.
+
+    Otherwise what a rank sends to its own cluster would slow down what goes to other clusters.
+    """
+
+    def plan(trees: BlockTrees, sizes: Sequence[int], segment_units: int, label: str) -> Plan:
+        unpaced = planner(trees, sizes, segment_units, label)
+        unit_bytes = n_bytes * len(sizes) / max(sum(sizes), 1)
+
+        def program_of(rank: int) -> Program:
+            program, pace = unpaced.programs[rank], pace_of(model, rank, n_bytes, all_send=True)
+            if pace is None:
+                return program
+            return one_by_one(program, replace(pace, unit_s=pace.unit_s * unit_bytes))
+
+        return replace(unpaced, programs=Programs(len(sizes), program_of))
+
+    return plan
+
+
 def _lanes(model: GridModel, n_bytes: int, planner: Planner, *, upwards: bool) -> list[Candidate]:
     """Return lanes: a block enters each other cluster and host once; members take turns."""
     grid = model.grid
     if grid.n_ranks == 1:
         return []
     costs = BlockCosts(model, n_bytes, segment_sizes(n_bytes))
+    paced = _paced(planner, model, n_bytes)
     others = [
         what
         for what, there_are in (("host", grid.shares_hosts), ("cluster", model.n_clusters > 1))
@@ -413,7 +437,7 @@ def _lanes(model: GridModel, n_bytes: int, planner: Planner, *, upwards: bool) -
         how += f", one of each other {' and '.join(others)}, who hands it on"
     totals_s = price_lanes(costs, upwards=upwards)
     found = _segmented(
-        "lanes", how, lambda: LaneTrees(grid), costs, totals_s, planner, _intervals(grid)
+        "lanes", how, lambda: LaneTrees(grid), costs, totals_s, paced, _intervals(grid)
     )
     one_way_s = model.gap_and_one_way_s(np.array([float(n_bytes)]))[1][..., 0]
     paths = nearest_paths(one_way_s.T if upwards else one_way_s)
@@ -422,7 +446,7 @@ def _lanes(model: GridModel, n_bytes: int, planner: Planner, *, upwards: bool) -
     totals_s = price_lanes(costs, paths, upwards=upwards)
     how += ", over nearer clusters"
     return found + _segmented(
-        "lanes", how, lambda: LaneTrees(grid, paths), costs, totals_s, planner, rank_order=False
+        "lanes", how, lambda: LaneTrees(grid, paths), costs, totals_s, paced, rank_order=False
     )
 
 
