@@ -116,21 +116,26 @@ def test_each_end_knows_the_other(
 
 
 def test_flows_that_do_not_end_together_clear_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While all send, one flow may have what another should: then each sends by itself."""
-    asked: list[Turn] = []
+    """One flow may have what another should, so the sum of their rates is too high.
+
+    Then each cluster sends by itself, and again with messages of lengths that end together.
+    """
+    sizes: list[list[int]] = []
 
     def sent(
         _comm: object, model: GridModel, turns: list[uplinks._Turn], _: object
     ) -> list[uplinks._Run]:
-        asked.extend(turn(each) for each in turns)
+        sizes.extend(each.sizes[0].tolist() for each in turns if list(each.sizes) == [0])
         moved = THIN * (1 - np.eye(model.n_clusters))
         took_s = np.ones_like(moved)
-        took_s[0, 1:] = 0.6, 2.0  # one took the other's share
+        took_s[0, 1:] = (1.3, 1.3) if len(sizes) > 1 else (0.6, 2.0)  # one took the other's share
         return [uplinks._Run(moved, took_s) for _ in turns]
 
     monkeypatch.setattr(uplinks, "_run_turns", sent)
-    measure_uplinks(MPI.COMM_SELF, sites((4, 4, 4), THIN), n_messages=10)
-    assert [senders for senders, _, _ in asked] == [[0, 1, 2], [0]]
+    rates = measure_uplinks(MPI.COMM_SELF, sites((4, 4, 4), THIN), n_messages=10)
+    even, longest = uplinks.MESSAGE_BYTES, uplinks.MESSAGE_BYTES
+    assert sizes == [[0, even, even], [0, longest, int(longest * 0.6 / 2.0)]]
+    assert rates == (pytest.approx(2 * THIN / 1.3), 0.0, 0.0)
 
 
 def test_lone_hosts_send_to_all_others_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
