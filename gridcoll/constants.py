@@ -37,6 +37,10 @@ TREES_TIE_FACTOR = 1.02
 """Numbers of trees predicted to take at most so many times the least time are as good, and the
 fewest trees are taken."""
 
+DETOUR_GAIN = 1.1
+"""Ways over third clusters are offered if the direct ones take this many times as long, or keep a
+link or interface busy for so many times as long. Sums of measured rates are accurate to 10 %."""
+
 LEAST_SAVED = 0.05
 """Blocks are sent in pieces if that is predicted to save this fraction of the time, since each
 piece costs a call."""

@@ -12,15 +12,13 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from gridcoll.constants import DETOUR_GAIN
 from gridcoll.errors import PlanError
 from gridcoll.model.arborescence import shortest_paths
 from gridcoll.plan.trees import cut_segments
 from gridcoll.topology.grid import Grid
 
 T = TypeVar("T")
-
-LEAST_GAIN = 1.1
-"""A path over other clusters is used if the direct way takes this many times as long."""
 
 Paths = Sequence[Sequence[int]]
 """For each cluster, a row: the cluster before each cluster on the path there. Empty if all paths
@@ -180,13 +178,13 @@ class LaneTrees:
 def nearest_paths(one_way_s: np.ndarray) -> Paths:
     """Return the shortest paths between clusters over ``one_way_s``, (C, C).
 
-    The direct way is taken unless it is longer by a factor of `LEAST_GAIN`. Return nothing if it
+    The direct way is taken unless it is longer by a factor of `DETOUR_GAIN`. Return nothing if it
     is taken everywhere.
     """
     n = len(one_way_s)
     cost = np.where(np.eye(n, dtype=bool), 0.0, one_way_s)
     path_s = shortest_paths(cost)
-    longer = np.argwhere(LEAST_GAIN * path_s < cost)
+    longer = np.argwhere(DETOUR_GAIN * path_s < cost)
     paths = [[c] * n for c in range(n)]
     for i, j in longer.tolist():
         over_s = path_s[i] + cost[:, j]

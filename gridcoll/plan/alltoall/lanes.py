@@ -15,7 +15,7 @@ from itertools import pairwise, permutations
 
 import numpy as np
 
-from gridcoll.constants import LEAST_SAVED, MOST_COLLECTED_BYTES
+from gridcoll.constants import DETOUR_GAIN, LEAST_SAVED, MOST_COLLECTED_BYTES
 from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.plan.alltoall.cost import price_messages_s
 from gridcoll.plan.alltoall.exchange import (
@@ -44,10 +44,6 @@ AS_GOOD_FACTOR = 1.03
 """Fewer leaders are taken if they are predicted to take at most this times the least. On 88 hosts
 that share two cores, 4 and 8 leaders took 1.7 and 2.0 times the lower bound under MPICH, but 1.07
 and 1.04 were predicted."""
-
-LEAST_GAIN = 1.1
-"""Lanes are offered if the longest direct link takes at least this times as long as the longest of
-the shortest paths, or if messages cost something."""
 
 Paths = tuple[tuple[tuple[int, ...], ...], ...]
 """``paths[source][target]``: the clusters on the path between two clusters, both ends included."""
@@ -340,7 +336,7 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     )
     between_s = np.where(np.eye(n, dtype=bool), 0.0, one_way_s[..., 0])
     messages_cost = (grid.n_ranks - 1) * gap_s.min() >= LEAST_SAVED * one_way_s.max()
-    if not messages_cost and between_s.max() < LEAST_GAIN * longest_s:
+    if not messages_cost and between_s.max() < DETOUR_GAIN * longest_s:
         return []
     found: list[tuple[float, Lanes]] = []
     for n_lanes in N_LANES:

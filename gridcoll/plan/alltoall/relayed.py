@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gridcoll.constants import LINK_PACE, SHORTEST_PACED_BYTES
+from gridcoll.constants import DETOUR_GAIN, LINK_PACE, SHORTEST_PACED_BYTES
 from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.model.plogp import FloatArray
 from gridcoll.model.routing import busy_s, whole_parts
@@ -34,9 +34,6 @@ from gridcoll.plan.pacing import thin_links
 from gridcoll.plan.plan import Plan, Program, Programs
 from gridcoll.plan.registry import Candidate, algorithm
 from gridcoll.topology.grid import Grid
-
-LEAST_GAIN = 1.1
-"""Relays are offered if the busiest link or interface is busy this many times as long without."""
 
 PARTS_BETWEEN = 16
 """Least number of parts of all blocks between two clusters, to match the shares within a few %."""
@@ -319,7 +316,7 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         return []
     found = _over_shorter_paths(model, n_bytes) if n_bytes < SHORTEST_PACED_BYTES else []
     routes = model.exchange_routes
-    if routes.gain < LEAST_GAIN:
+    if routes.gain < DETOUR_GAIN:
         return found
     label = f"{routes.gain:.2g} times the direct way's throughput, {_describe(grid, routes.shares)}"
     found.append(spread_candidate("relayed", label, model, routes.shares, n_bytes))
@@ -338,7 +335,7 @@ def _over_shorter_paths(model: GridModel, n_bytes: int) -> list[Candidate]:
     every = np.arange(model.n_clusters)
     via_s[every, :, every] = via_s[:, every, every] = np.inf
     nearest, least_s = via_s.argmin(axis=2), via_s.min(axis=2)
-    is_nearer = (LEAST_GAIN * least_s < one_way_s) & ~np.eye(model.n_clusters, dtype=bool)
+    is_nearer = (DETOUR_GAIN * least_s < one_way_s) & ~np.eye(model.n_clusters, dtype=bool)
     # Relayed blocks must not occupy a thin link for longer than the shorter path saves.
     sizes = np.array(model.grid.ranks_per_cluster, float)
     added_bytes = np.zeros_like(one_way_s)

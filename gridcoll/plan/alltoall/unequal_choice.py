@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from gridcoll.constants import LINK_PACE, MARGIN, QUEUE_BYTES, THIN_LINK
+from gridcoll.constants import DETOUR_GAIN, LINK_PACE, MARGIN, QUEUE_BYTES, THIN_LINK
 from gridcoll.errors import UsageError
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
@@ -20,7 +20,6 @@ from gridcoll.plan.alltoall.cost import price_messages_s
 from gridcoll.plan.alltoall.direct import far_order, farthest_first_peers
 from gridcoll.plan.alltoall.exchange import has_both
 from gridcoll.plan.alltoall.messages import messages_of, rows_table
-from gridcoll.plan.alltoall.relayed import LEAST_GAIN
 from gridcoll.plan.alltoall.unequal import (
     Counts,
     adapted_bundles,
@@ -196,7 +195,7 @@ def _with_parts(model: GridModel, counts: Counts, forced: str) -> list[Candidate
     if forced == "paced" or model.n_clusters < 3 or not (_narrow(model) | (forced != "")).any():
         return found
     routes = find_routes(demand, model.link_bytes_per_s, _interfaces(model), 0.05)
-    if routes.gain < (1.0 if forced else LEAST_GAIN):
+    if routes.gain < (1.0 if forced else DETOUR_GAIN):
         return found
     parts = cut_by_shares(grid, counts, routes.shares)
     largest = max(counts.sum(axis=0).max(), counts.sum(axis=1).max())
