@@ -29,8 +29,8 @@ from gridcoll.topology.rounds import lanes_between
 
 UPLINK_BELOW = 0.85
 """A cluster has a limiting uplink if its outgoing flows together carry less than this fraction of
-what its links and interfaces allow. Sums of measured rates are accurate to about 10 %: on a grid
-without uplinks, the least was 0.92 in eleven starts."""
+what its links and interfaces allow. Sums of measured rates are accurate to about 10 %: on three
+sites without uplinks, the least fraction was 0.92 in eleven measurements."""
 
 REPEAT_FACTOR = 2
 """A cluster that seems to be limited is measured again with this many times the messages: it also

@@ -39,8 +39,6 @@ class Candidate:
     segment_bytes: int | None = None
     rank_order: bool = False
     """Whether a reduction keeps rank order, as non-commutative operations need."""
-    reproducible: bool = False
-    """Whether a reduction combines in a fixed order that depends on neither grid nor root."""
     build_blocks: Callable[[Sequence[int]], Plan] | None = field(
         repr=False, compare=False, default=None
     )
@@ -91,8 +89,9 @@ class Algorithm:
     on request, because building candidates would take too long. The same holds if the largest
     cluster has fewer than ``min_largest_cluster`` ranks: the steps of the algorithm would cost more
     than they save. Measured corrections are shared by all algorithms of a ``family``; by default an
-    algorithm is a family of its own. ``reproducible`` says whether its candidates are; such
-    algorithms are only considered where the order or the exact bits of a reduction matter.
+    algorithm is a family of its own. A ``reproducible`` one combines in a fixed order that depends
+    on neither grid nor root. It is only considered where the order or the exact bits of a reduction
+    matter.
     """
 
     name: str

@@ -48,6 +48,22 @@ def test_a_mistake_is_said_once(launch):
     assert done.stdout == ""
 
 
+INTERRUPTED_ALONE = """
+from mpi4py import MPI
+from gridcoll.cli.voice import one_voice
+with one_voice(MPI.COMM_WORLD):
+    if MPI.COMM_WORLD.Get_rank() == 0:
+        raise KeyboardInterrupt
+    MPI.COMM_WORLD.Barrier()
+"""
+
+
+def test_ctrl_c_ends_ranks_that_wait_in_mpi(launch):
+    done = launch(3, "-c", INTERRUPTED_ALONE)
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr
+
+
 def test_a_tolerance_that_is_no_number(monkeypatch):
     with pytest.raises(UsageError, match="--tolerance: must be a number, got 'much'"):
         _tolerance("much")

@@ -37,6 +37,7 @@ def suspected(model: GridModel) -> list[int]:
 def test_who_may_have_one() -> None:
     assert suspected(sites((4, 4, 4), THIN)) == [0, 1, 2]
     assert suspected(sites((4, 4, 4), 4 * NIC)) == [], "one link carries all that interfaces do"
+    assert suspected(sites((4, 4, 4), 0.82 * 4 * NIC)) == [0, 1, 2], "interfaces carry more"
     assert suspected(sites((4, 4), THIN)) == [], "one link is all there is"
     assert suspected(sites((4, 1, 4), THIN)) == [0, 2], "a lone host has its interface"
 

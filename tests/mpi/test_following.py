@@ -188,8 +188,8 @@ def test_declared_links_are_corrected_and_not_taken_back_unseen(
     apart = Grid.from_labels(model.grid.cluster_of)
     comm = GridComm(own, model=replace(model, grid=apart))
     until(comm, lambda: learning_of(comm).agreed.offset is not None)
-    learner = learning_of(comm).learner
-    learner._surprises_s[next(iter(learner._races))] = math.inf  # calls were slow from the first on
+    race, _ = next(iter(learning_of(comm).learner._races.values()))
+    race.surprise_s = math.inf  # so slow were calls from the first one on
     until(comm, lambda: slowness(comm) > 5)
     assert not learning_of(comm).learner._former, "a wrong model's errors say nothing of another"
     for gap, n_looks in ((10.0, 2), (1.0, 3)):

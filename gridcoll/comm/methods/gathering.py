@@ -16,7 +16,7 @@ from gridcoll.comm.methods.base import GridMethods
 from gridcoll.comm.methods.moving import (
     agree,
     agree_on_objects,
-    agree_on_root,
+    agree_on_uneven,
     copy_as_mpi_does,
     decide_if_valid,
     heads_flow,
@@ -97,7 +97,7 @@ class GatheringMethods(GridMethods):
         def read() -> _Gathering:
             return _read_gather(context, root, sendbuf, recvbuf, read_vectors)
 
-        agree_on_root(context, "Gatherv", root, read, sendbuf, *at_root)
+        agree_on_uneven(context, "Gatherv", root, read, sendbuf, *at_root)
         if context.decide("gatherv", 0, root).flow is None:
             return super().Gatherv(sendbuf, recvbuf, root)
         call = read_or_none(read)
@@ -213,7 +213,7 @@ class ScatteringMethods(GridMethods):
         def read() -> _Scattering:
             return _read_scatter(context, root, sendbuf, recvbuf, read_vectors)
 
-        agree_on_root(context, "Scatterv", root, read, recvbuf, *at_root)
+        agree_on_uneven(context, "Scatterv", root, read, recvbuf, *at_root)
         if context.decide("scatterv", 0, root).flow is None:
             return super().Scatterv(sendbuf, recvbuf, root)
         call = read_or_none(read)

@@ -23,6 +23,10 @@ S = TypeVar("S", int, tuple[int, ...])
 T = TypeVar("T")
 
 
+REFUSED = "with arguments that MPI refuses"
+"""What a rank tells the others of such a call."""
+
+
 def read_or_none(read: Callable[[], T]) -> T | None:
     """Return the result of ``read``, or None for invalid arguments: MPI's own error says more."""
     try:
@@ -36,6 +40,10 @@ def in_place(buffer: Any) -> bool:
     return buffer is None or buffer is MPI.IN_PLACE
 
 
+def _said(method: str, root: int | None, rest: str = "") -> str:
+    return " ".join(filter(None, (method, "" if root is None else f"root={root}", rest)))
+
+
 def agree(
     context: Context, method: str, root: int | None, n_bytes: int | None, *specs: Any
 ) -> None:
@@ -46,19 +54,18 @@ def agree(
     same types.
     """
     if context.settings.check:
-        rooted = "" if root is None else f" root={root}"
-        size = "with arguments that MPI refuses" if n_bytes is None else f"bytes={n_bytes}"
-        require_equal(context.comm, method, f"{method}{rooted} {size}")
+        size = REFUSED if n_bytes is None else f"bytes={n_bytes}"
+        require_equal(context.comm, method, _said(method, root, size))
         require_alike(context.comm, method, map(signature, specs))
 
 
-def agree_on_root(
-    context: Context, method: str, root: int, read: Callable[[], object], *specs: Any
+def agree_on_uneven(
+    context: Context, method: str, root: int | None, read: Callable[[], object], *specs: Any
 ) -> None:
     """Like `agree`, for a call whose sizes differ between ranks; ``read`` reads its arguments."""
     if context.settings.check:
-        refused = " with arguments that MPI refuses" if read_or_none(read) is None else ""
-        require_equal(context.comm, method, f"{method} root={root}{refused}")
+        refused = REFUSED if read_or_none(read) is None else ""
+        require_equal(context.comm, method, _said(method, root, refused))
         require_alike(context.comm, method, map(signature, specs))
 
 
@@ -70,7 +77,7 @@ def agree_on_objects(
     If it fails on some rank, all ranks raise an error.
     """
     if context.settings.check:
-        text = method if root is None else f"{method} root={root}"
+        text = _said(method, root)
         agree_on(context.comm, method, pickle, lambda _: text, lambda _: None)
 
 

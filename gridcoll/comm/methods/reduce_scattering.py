@@ -16,7 +16,14 @@ from gridcoll.comm.arguments.elements import Elements, overlap, read_elements
 from gridcoll.comm.context import Context
 from gridcoll.comm.decisions import Decision, Semantics
 from gridcoll.comm.methods.base import GridMethods
-from gridcoll.comm.methods.moving import are_equal, flow_of, in_place, mean_size, read_or_none
+from gridcoll.comm.methods.moving import (
+    agree_on_uneven,
+    are_equal,
+    flow_of,
+    in_place,
+    mean_size,
+    read_or_none,
+)
 from gridcoll.comm.methods.reductions import Reduction, read_input
 from gridcoll.constants import SHORT_IN_ORDER_BYTES
 from gridcoll.engine.agreement import require_equal
@@ -134,9 +141,7 @@ class ReduceScatteringMethods(GridMethods):
             return super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
         if recvcounts is None and not in_place(sendbuf):
             into = read_or_none(lambda: read_elements(recvbuf, writable=True))
-            if context.settings.check:
-                refused = " with arguments that MPI refuses" if into is None else ""
-                require_equal(context.comm, "Reduce_scatter", f"Reduce_scatter{refused}")
+            agree_on_uneven(context, "Reduce_scatter", None, lambda: into)
             if into is None:
                 return super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
             recvcounts = self.allgather(into.n_units)

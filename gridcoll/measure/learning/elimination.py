@@ -77,6 +77,8 @@ class Race:
         self.limit_s = limit_s
         self.alive = set(range(len(arms)))
         self.trial: Trial | None = None
+        self.surprise_s = 0.0
+        """Time that plans took beyond what is no surprise; calls that took less are deducted."""
         self._by_skew = [[Belief(arm) for arm in arms] for _ in range(2)]
         self._n_by_skew = [0, 0]
         self._noise: float | None = None

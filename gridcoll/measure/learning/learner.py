@@ -149,7 +149,6 @@ class Learner:
         self.drift = Drift()
         self.total_s = 0.0
         self.regret_s = 0.0
-        self._surprises_s: dict[Kind, float] = {}
         self._built_s, self._n_built = 0.0, 0
         self.is_restless = False
         """Whether earlier decisions may change, so that the fast path has to be emptied."""
@@ -187,7 +186,7 @@ class Learner:
 
         In each kind, calls that took less are deducted: a few late ones prove nothing.
         """
-        return sum(self._surprises_s.values())
+        return sum(race.surprise_s for race, _ in self._races.values())
 
     def allowed_s(self, kind: Kind, arm: int) -> float:
         """Return the seconds that a call may take before it is a surprise; infinite for natives."""
@@ -255,9 +254,8 @@ class Learner:
         race, _ = entry
         belief = race.beliefs[each.arm]
         if belief.n_observed and not _is_native(belief.arm.family):  # first ones open connections
-            before_s = self._surprises_s.get(each.kind, 0.0)
             more_s = each.seconds - SURPRISE_FACTOR * belief.arm.predicted_s
-            self._surprises_s[each.kind] = max(0.0, before_s + more_s)
+            race.surprise_s = max(0.0, race.surprise_s + more_s)
         if each.skewed:
             self.drift.look_late((each.kind, each.arm), each.skew_s + each.seconds)
             # A late rank makes the rest of a call no longer. But if a slow host or link made the
@@ -325,7 +323,6 @@ class Learner:
         Predictions, and so the arms, may differ. ``keep``: whether ratios of families are kept.
         """
         self.n_starts += 1
-        self._surprises_s.clear()
         self.drift.retract()
         former = self.ratios()[:MOST_KINDS] if keep else []
         self._former = [ratio._replace(weight=FORMER_WEIGHT * ratio.weight) for ratio in former]

@@ -261,7 +261,6 @@ def _candidates(
                 None,
                 segment,
                 True,
-                reproducible=True,
             )
         )
     return found

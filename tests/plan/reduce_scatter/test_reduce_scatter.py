@@ -82,6 +82,27 @@ def test_sums_for_far_owners_leave_before_what_near_owners_get() -> None:
     assert total_s < 0.9 * hasty_s
 
 
+@pytest.mark.parametrize("labels", [[0] * 2 + [1] * 8, [0] + [1] * 4 + [2] * 7])
+@pytest.mark.parametrize("n_bytes", [4 << 10, 16 << 10, 64 << 10])
+def test_lanes_of_clusters_of_unlike_sizes_take_what_was_predicted(
+    labels: list[int], n_bytes: int
+) -> None:
+    """A cluster gets as many sums from each other one as it has ranks."""
+    model = model_of(labels, (8e-3, 3e-3, 20e-3), together=4e6)
+    for lanes in REGISTRIES["reduce_scatter"]["lanes"].candidates(model, n_bytes, 0):
+        assert lanes.build is not None
+        walked_s = price_plan(lanes.build(n_bytes), model).makespan_s
+        assert lanes.predicted_s == pytest.approx(walked_s, rel=0.1)
+
+
+def test_sums_with_parts_from_other_clusters_are_among_the_last() -> None:
+    """They wait for those; what is only added up in the cluster leaves before."""
+    trees = LaneTrees(Grid.from_labels([0, 1, 1, 2]), [[0, 0, 1], [1, 1, 1], [1, 2, 2]])
+    assert trees.children(0, 1) == [3, 2]
+    assert trees.upward_order(1) == [[2, 0, 3, 1]]
+    assert trees.upward_order(0) == [[1], [2], [3], [0]]
+
+
 @pytest.mark.parametrize("collective", ["allgather", "reduce_scatter"])
 @pytest.mark.parametrize("unit_bytes", [1, 8])
 def test_what_stays_in_the_cluster_does_not_slow_down_what_leaves_it(
