@@ -15,6 +15,7 @@ import numpy as np
 
 from gridcoll.measure.trials import affordable
 from gridcoll.model import GridModel, TimesBySize
+from gridcoll.plan.alltoall.cost import retransmission_s
 
 PRIOR_SIZES = (8, 1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22)
 
@@ -43,7 +44,7 @@ class _Prices:
 
     def __init__(self, model: GridModel) -> None:
         self.n = model.grid.n_ranks
-        self._model = model
+        self.model = model
         self._cluster = np.array(model.grid.cluster_of)
         self._host = np.array(model.grid.host_of)
         self._tables: dict[float, tuple[np.ndarray, np.ndarray]] = {}
@@ -51,7 +52,7 @@ class _Prices:
     def _times(self, n_bytes: float) -> tuple[np.ndarray, np.ndarray]:
         """Return the gap and the one-way time between clusters, (C, C) each."""
         if n_bytes not in self._tables:
-            gap_s, one_way_s = self._model.gap_and_one_way_s(np.array([float(n_bytes)]))
+            gap_s, one_way_s = self.model.gap_and_one_way_s(np.array([float(n_bytes)]))
             self._tables[n_bytes] = gap_s[..., 0], one_way_s[..., 0]
         return self._tables[n_bytes]
 
@@ -72,9 +73,9 @@ class _Prices:
         lone_s = self.message_s(step.senders, step.receivers, n_bytes)
         if not away.any():
             return float(lone_s.max(initial=0.0))
-        n = self._model.n_clusters
+        n = self.model.n_clusters
         flows = np.bincount(i[away] * n + j[away], minlength=n * n).reshape(n, n)
-        shared_s = flows * n_bytes / self._model.link_bytes_per_s + self._model.latency_s
+        shared_s = flows * n_bytes / self.model.link_bytes_per_s + self.model.latency_s
         inside_s = np.diagonal(self._times(n_bytes)[0])
         queued_s = []
         for ranks in (step.senders, step.receivers):
@@ -127,7 +128,7 @@ class _Prices:
         following = (ranks + 1) % self.n
         around_s = self.message_s(ranks, following, n_bytes)
         slowest_s = self.step_s(_Step(ranks, following), n_bytes) - float(
-            self._model.latency_s.max()
+            self.model.latency_s.max()
         )
         return float(max(around_s.sum() - around_s.min(), (self.n - 1) * slowest_s))
 
@@ -176,11 +177,12 @@ def _alltoall(prices: _Prices, n_bytes: int) -> float:
     if n_bytes <= SHORT_BLOCK_BYTES:
         return prices.shifts_s(prices.powers, n_bytes * prices.n / 2)
     distances = range(1, prices.n)
+    lost_s = retransmission_s(prices.model, n_bytes)
     if n_bytes > LONG_BLOCK_BYTES:
-        return prices.shifts_s(distances, n_bytes)
+        return prices.shifts_s(distances, n_bytes) + lost_s
     # All messages are in flight at once: latencies overlap, busy times of interfaces and links add.
     together_s = prices.shifts_s(distances, n_bytes) - prices.shifts_s(distances, 0)
-    return prices.shifts_s([max(distances, default=1)], 0) + max(together_s, 0.0)
+    return prices.shifts_s([max(distances, default=1)], 0) + max(together_s, 0.0) + lost_s
 
 
 def _scatter(prices: _Prices, n_bytes: int) -> float:

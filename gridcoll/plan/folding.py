@@ -77,11 +77,12 @@ def fold_and_meet(
     stream: int,
     into: Chunk,
     slots: Slots,
+    due_us: int = 0,
 ) -> None:
     """Append the ops of `fold`, and of an exchange of the results if ``meeting`` has several ranks.
 
-    All ranks of a meeting fold the results in the same order and get the same bits, which requires
-    that ``slots`` are aligned.
+    Results do not leave before ``due_us``. All ranks of a meeting fold the results in the same
+    order and get the same bits, which requires that ``slots`` are aligned.
     """
     if len(meeting) < 2:
         fold(ops, terms, into, slots)
@@ -90,7 +91,7 @@ def fold_and_meet(
     results = [slots(into.size) for _ in meeting]
     fold(ops, terms, results[own], slots)
     others = [*range(own + 1, len(meeting)), *range(own)]
-    ops += [Send(meeting[at], results[own], tag) for at in others]
+    ops += [Send(meeting[at], results[own], tag, due_us=due_us) for at in others]
     ops += [Recv(meeting[at], results[at], tag, stream) for at in others]
     total = slots(into.size)
     fold(ops, list(enumerate(results)), total, slots)

@@ -260,14 +260,14 @@ def _plan_up(
             parent, children, meeting = nodes[tree]
             ours, result = Chunk("input", start, stop), Chunk("output", start, stop)
             top = parent < 0
+            due_us = int(start * unit_s * PACE * 1e6)
             if children or top:
                 into = result if down or top else slots(stop - start)
                 terms: list[tuple[int, Term]] = [(rank, ours)]
                 terms += [(child, Incoming(child, tag, 2 * tree)) for child in children]
-                fold_and_meet(ops, terms, meeting, rank, tag, 2 * tree, into, slots)
+                fold_and_meet(ops, terms, meeting, rank, tag, 2 * tree, into, slots, due_us)
                 ours = into
             if not top:
-                due_us = int(start * unit_s * PACE * 1e6)
                 ops.append(Send(parent, ours, tag, due_us=due_us))
             if down:
                 back = tag + len(segments)

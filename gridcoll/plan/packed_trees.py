@@ -4,6 +4,11 @@
 turn, in proportion to the shares. Each time, hosts of a cluster change places in the tree, so that
 all of them are equally busy. Hosts with slow interfaces are leaves where possible.
 
+In an allreduce, every edge of a tree carries one message each way. At the top this need not be one
+after the other: the top and the child with the longest path below it exchange partial results, so
+that a segment takes no longer than the longest path of the tree. From one top it would take twice
+the way to the farthest host.
+
 Trees of small depth have less bandwidth, and those with the most bandwidth may be deep. So packings
 for a few limits of the depth (in seconds) are priced, and the fastest for this message is taken.
 """
@@ -194,6 +199,11 @@ def platform_of(
     return platform, tuple(kinds)
 
 
+def top_mate(children: Children, top: int) -> int:
+    """Return the child that meets ``top`` in an allreduce: the one with the longest path below."""
+    return children[top][0]
+
+
 class _Total(NamedTuple):
     """Total time, busy time of the busiest resource, and the host of which tree that ends last."""
 
@@ -255,7 +265,7 @@ class _Pricing:
         """Return the time of all segments, on ``trees`` as in ``uses``.
 
         A host has its last segment when all have followed the first one at the rate of the slowest
-        edge on its path. In an allreduce, segments go up to the top of the tree first.
+        edge on its path. In an allreduce, segments go up the tree first, and two tops meet.
         """
         which, turns = np.array(uses).T
         loads = [self._load(tree) for tree in trees]
@@ -268,10 +278,8 @@ class _Pricing:
         ends = []
         for tree in np.flatnonzero(np.bincount(which)).tolist():
             paths_s, periods_s = self._paths_s(loads[tree], *edges)
-            up_s = max(paths_s) if self.both_ways else 0.0
             last_s = [
-                up_s + path + all_but_one * period
-                for path, period in zip(paths_s, periods_s, strict=True)
+                path + all_but_one * period for path, period in zip(paths_s, periods_s, strict=True)
             ]
             ends.append((max(last_s), tree, last_s))
         total_s, tree, last_s = max(ends, key=lambda end: end[0])
@@ -286,11 +294,12 @@ class _Pricing:
         busy_s: list[float],
         links_s: list[list[float]],
     ) -> tuple[list[float], list[float]]:
-        """Return, for each host, the time of a segment from the top of the tree to it, and the
-        period of the slowest edge on that path.
+        """Return, for each host, when it has the first segment, and the period of the slowest edge
+        between it and the top.
         """
         cluster_of = self._cluster_of
-        paths, periods = [0.0] * len(busy_s), list(busy_s)
+        paths, periods, top = [0.0] * len(busy_s), list(busy_s), load.order[0]
+        mate = top_mate(load.children, top) if self.both_ways else -1
         for host in load.order:
             a = cluster_of[host]
             start, port, hop, link, period = (
@@ -302,10 +311,33 @@ class _Pricing:
             )
             for child in load.children[host]:
                 c = cluster_of[child]
-                paths[child] = start + hop[c]
-                start += port
                 periods[child] = max(period, busy_s[child], link[c] if a != c else 0.0)
+                if child != mate:
+                    paths[child] = start + hop[c]
+                    start += port
+        if self.both_ways:
+            below = self._below(load, mate)
+            deepest_s = max(path for path, far in zip(paths, below, strict=True) if not far)
+            deepest_below_s = max(path for path, far in zip(paths, below, strict=True) if far)
+            meet_s = hops_s[cluster_of[top]][cluster_of[mate]]
+            all_s = max(deepest_s, deepest_below_s + meet_s)
+            all_below_s = max(deepest_below_s, deepest_s + meet_s)
+            paths = [
+                path + (all_below_s if far else all_s)
+                for path, far in zip(paths, below, strict=True)
+            ]
         return paths, periods
+
+    @staticmethod
+    def _below(load: _TreeLoad, top: int) -> list[bool]:
+        """Return for each host whether it is ``top`` or below it."""
+        found = [False] * len(load.children)
+        found[top] = True
+        for host in load.order:
+            if found[host]:
+                for child in load.children[host]:
+                    found[child] = True
+        return found
 
     def _busy_s(
         self,
@@ -348,6 +380,8 @@ def best_packed(model: GridModel, n_bytes: int, root: int = -1) -> PricedPacking
         improved = _best_cut(pricing, improved.packing, n_bytes, improved) or improved
     packing, total = improved.packing, improved.total
     parents = tuple(tree.parents for tree in packing.trees)
+    if root < 0:
+        parents = tuple(_with_two_tops(platform, tree) for tree in parents)
     found = MeetingTrees(total.total_s, parents, packing.shares, len(improved.uses), total.busy_s)
     if root < 0 and is_unlike(model) and total.busy_s < MOST_BUSY_FRACTION * total.total_s:
         found = meeting_trees(model, platform, n_bytes, found)
@@ -355,6 +389,12 @@ def best_packed(model: GridModel, n_bytes: int, root: int = -1) -> PricedPacking
     children = tuple(children_of(platform, tree) for tree in found.trees)
     trees = PackedTrees(model.grid, kinds, found.trees, uses, children, root)
     return PricedPacking(trees, -(-n_bytes // n), found.total_s, found.sending_s / n, found.shares)
+
+
+def _with_two_tops(platform: Platform, parents: tuple[int, ...]) -> tuple[int, ...]:
+    """Return ``parents`` with a second top, which exchanges results with the first one."""
+    mate = top_mate(children_of(platform, parents), parents.index(-1))
+    return tuple(-1 if host == mate else above for host, above in enumerate(parents))
 
 
 class _Priced(NamedTuple):

@@ -177,15 +177,18 @@ class TreeWalk:
         def combined(segment: int, host: int, now_s: float) -> None:
             """Handle that all contributions from below have been combined at ``host``."""
             parent, due_s = rotated[segment].parents[host], segment * period_s * PACE
+            messages = [(segment, parent, UP)]
             if parent < 0:
                 own = tops[segment].index(host)
-                for other in tops[segment][own + 1 :] + tops[segment][:own]:
-                    wait(host, now_s, (segment, other, MEET))
+                others = tops[segment][own + 1 :] + tops[segment][:own]
+                messages = [(segment, other, MEET) for other in others]
+            for message in messages:
+                if due_s > now_s:
+                    schedule(due_s, DUE, host, message)
+                else:
+                    wait(host, now_s, message)
+            if parent < 0:
                 met(segment, host, now_s)
-            elif due_s > now_s:
-                schedule(due_s, DUE, host, (segment, parent, UP))
-            else:
-                wait(host, now_s, (segment, parent, UP))
 
         def met(segment: int, host: int, now_s: float) -> None:
             n_unmet[segment][host] -= 1

@@ -14,6 +14,7 @@ from gridcoll.measure.natives import CALLS
 from gridcoll.measure.priors import add_priors, native_priors
 from gridcoll.model import GridModel, TimesBySize, linear_plogp
 from gridcoll.plan import choose
+from gridcoll.plan.alltoall import cost
 from gridcoll.plan.natives import NATIVE
 from gridcoll.topology import Grid
 
@@ -50,6 +51,25 @@ def test_a_broadcast_is_a_binomial_tree_in_rank_order() -> None:
     assert price_s == pytest.approx(10e-3, rel=0.1)
     interleaved = native_priors(model_of([0, 1, 2] * 4))["bcast"].seconds[0]
     assert interleaved > 1.9 * price_s
+
+
+def test_an_exchange_that_overflows_the_queue_of_a_thin_link_loses_packets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """MPICH paces nothing: 16 blocks of 64 KiB are sent at once to a link of 2.5 MB/s."""
+    wide = model_of(THREE)
+    thin = tuple(
+        tuple(link if a == b else linear_plogp(10e-3, 2.5e6) for b, link in enumerate(row))
+        for a, row in enumerate(wide.links)
+    )
+    model = replace(wide, links=thin, aggregate_bytes_per_s=((2.5e6,) * 3,) * 3)
+    estimates = []
+    for lost_s in (0.0, 0.1):
+        monkeypatch.setattr(cost, "RETRANSMISSION_S", lost_s)
+        estimates.append(native_priors(model)["alltoall"])
+    without, exchanges = estimates
+    assert exchanges.predict(64 << 10) == pytest.approx(without.predict(64 << 10) + 0.1)
+    assert exchanges.predict(1 << 10) == without.predict(1 << 10)
 
 
 def test_long_ones_take_what_bytes_take() -> None:

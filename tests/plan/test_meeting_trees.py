@@ -52,6 +52,31 @@ def test_tops_meet_where_latency_and_bandwidth_weigh_alike(
     assert walked_s == pytest.approx(found.total_s, rel=0.03)
 
 
+def test_the_two_ends_of_the_longest_path_meet_in_each_tree() -> None:
+    """From one top, results would take twice the way to the farthest host."""
+    _, model = named("patchwork")
+    found = best_packed(model, 1 << 20)
+    assert found
+    assert [tree.count(-1) for tree in found.trees.trees] == [2] * len(found.trees.trees)
+    one_top = tuple(with_one_top(tree) for tree in found.trees.trees)
+    totals_s = []
+    for parents in (found.trees.trees, one_top):
+        children = tuple(children_of(platform_of(model)[0], tree) for tree in parents)
+        trees = replace(found.trees, trees=parents, children=children)
+        segment = found.segment_bytes // 8
+        pace_s = found.period_s / segment
+        plan = plan_allreduce_up_down(trees, (1 << 20) // 8, segment, "", pace_s)
+        check_plan(plan)
+        totals_s.append(price_plan(plan, model, unit_bytes=8).makespan_s)
+    assert totals_s[0] < 0.95 * totals_s[1]
+    assert totals_s[0] == pytest.approx(found.total_s, rel=0.05)
+
+
+def with_one_top(parents: tuple[int, ...]) -> tuple[int, ...]:
+    top, other = (host for host, above in enumerate(parents) if above < 0)
+    return tuple(top if host == other else above for host, above in enumerate(parents))
+
+
 @settings(max_examples=25, deadline=None)
 @given(spec=unlike_grids(4), data=st.data())
 def test_a_walk_over_hosts_takes_what_its_plan_takes(spec: GridSpec, data: st.DataObject) -> None:

@@ -15,9 +15,6 @@ from gridcoll.constants import (
     EAGER_PIECES_BYTES,
     LEAST_SAVED,
     MOST_EAGER_PIECES,
-    QUEUE_BYTES,
-    QUEUE_S,
-    RETRANSMISSION_S,
 )
 from gridcoll.model.gridmodel import GridModel, Sample
 from gridcoll.plan.alltoall.cost import of_grid, priced_s
@@ -38,10 +35,6 @@ from gridcoll.topology.units import format_size
 
 N_PAIRWISE_SLOTS = 2
 """Sends that a rank has in progress at once in a pairwise exchange."""
-
-MOST_PACED_RANKS = 128
-"""Limit of ranks for sends by the clock, as every rank looks at all parts of all blocks. With 91
-ranks, that takes 0.04 s for blocks of 16 KiB, and 1 s for blocks of 1 MiB."""
 
 CutPlan = Callable[..., Plan]
 """``plan(n_units, label, piece_units=0)`` writes a plan for blocks of ``n_units``."""
@@ -195,23 +188,6 @@ def pairwise_messages(grid: Grid, weights: Weights = ()) -> Messages:
     return messages_of([rows], one_by_one=True)
 
 
-def retransmission_s(model: GridModel, n_bytes: int) -> float:
-    """Return the seconds that losses cost if blocks of ``n_bytes`` overflow an uplink's queue.
-
-    They can do so if nothing paces them and the cluster has several hosts. Return 0 for more than
-    `MOST_PACED_RANKS` ranks, as there is then no paced exchange to prefer.
-    """
-    grid = model.grid
-    if grid.n_ranks > MOST_PACED_RANKS or not np.isfinite(model.uplinks).any():
-        return 0.0
-    sizes = np.array(grid.ranks_per_cluster)
-    leaves_bytes = sizes * (grid.n_ranks - sizes) * float(n_bytes)
-    # The uplink of a single host is its interface: messages wait there and are not lost.
-    is_shared = np.array([len(cluster.nodes) > 1 for cluster in grid.clusters])
-    overflows = leaves_bytes > np.maximum(QUEUE_BYTES, QUEUE_S * model.uplinks)
-    return RETRANSMISSION_S if (overflows & is_shared).any() else 0.0
-
-
 def with_pieces(
     name: str,
     label: str,
@@ -224,13 +200,12 @@ def with_pieces(
 
     ``messages_of`` returns the messages of a sample of the ranks.
     """
-    losses_s = retransmission_s(model, n_bytes)
-    whole_s = priced_s(model, messages_of, n_bytes) + losses_s
+    whole_s = priced_s(model, messages_of, n_bytes)
     found = [Candidate.planned(name, label, whole_s, plan)]
     for piece in EAGER_PIECES_BYTES:
         if not piece < n_bytes <= MOST_EAGER_PIECES * piece:
             continue
-        predicted_s = priced_s(model, messages_of, n_bytes, piece) + losses_s
+        predicted_s = priced_s(model, messages_of, n_bytes, piece)
         if predicted_s < (1 - LEAST_SAVED) * whole_s:
             cut_label = f"{label}, in pieces of {format_size(piece)}"
             cut = partial(plan, piece_units=piece)
@@ -286,7 +261,6 @@ def _pairwise(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         return []
     label = f"{N_PAIRWISE_SLOTS} sends at a time"
     predicted_s = priced_s(model, of_grid(pairwise_messages), n_bytes)
-    predicted_s += retransmission_s(model, n_bytes)
     return [Candidate.planned("pairwise", label, predicted_s, partial(plan_pairwise, n_ranks))]
 
 

@@ -25,8 +25,7 @@ from gridcoll.constants import DETOUR_GAIN, LINK_PACE, SHORTEST_PACED_BYTES
 from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.model.plogp import FloatArray
 from gridcoll.model.routing import busy_s, whole_parts
-from gridcoll.plan.alltoall.cost import price_messages_s
-from gridcoll.plan.alltoall.direct import MOST_PACED_RANKS
+from gridcoll.plan.alltoall.cost import MOST_PACED_RANKS, price_messages_s
 from gridcoll.plan.alltoall.exchange import exchange_plan, keep_own
 from gridcoll.plan.alltoall.messages import IntArray, Messages, messages_of, rows_table
 from gridcoll.plan.ops import Chunk, Op, Recv, Send

@@ -12,7 +12,7 @@ import numpy as np
 
 from gridcoll.constants import SHORTEST_PACED_BYTES, THIN_LINK
 from gridcoll.model.gridmodel import GridModel
-from gridcoll.plan.alltoall.direct import MOST_PACED_RANKS
+from gridcoll.plan.alltoall.cost import MOST_PACED_RANKS
 from gridcoll.plan.alltoall.relayed import spread_candidate
 from gridcoll.plan.pacing import thin_links
 from gridcoll.plan.registry import Candidate, algorithm

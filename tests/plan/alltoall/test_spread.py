@@ -9,7 +9,7 @@ import pytest
 from gridcoll.cli.models import load_model
 from gridcoll.model.gridmodel import GridModel, declared_model
 from gridcoll.plan import REGISTRIES, Candidate, check_plan, choose
-from gridcoll.plan.alltoall.direct import retransmission_s
+from gridcoll.plan.alltoall.cost import retransmission_s
 from gridcoll.plan.cost import price_plan
 from gridcoll.topology.gridfile import parse_gridfile
 
@@ -78,6 +78,19 @@ def test_what_overflows_an_uplinks_queue_is_sent_again() -> None:
     assert {fastest.name, second.name} == {"rate-paced", "spread"}
     assert retransmission_s(model, N_BYTES) > 0
     assert retransmission_s(model, 8 << 10) == 0  # fits into the queue
-    assert retransmission_s(replace(model, uplink_bytes_per_s=()), N_BYTES) == 0
+    without = replace(model, uplink_bytes_per_s=(), aggregate_bytes_per_s=())
+    assert retransmission_s(without, N_BYTES) == 0
     # Of lone hosts, uplinks are their interfaces.
-    assert retransmission_s(load_model("patchwork"), N_BYTES) == 0
+    lone = replace(load_model("patchwork"), aggregate_bytes_per_s=())
+    assert retransmission_s(lone, N_BYTES) == 0
+
+
+def test_what_overflows_the_queue_of_a_thin_link_is_sent_again() -> None:
+    """The link carries 2.5 MB/s, and hosts send 25 MB/s to it: 96 KiB are 6 KiB a block."""
+    model = load_model("thin-wan")
+    assert retransmission_s(model, 4 << 10) == 0
+    assert retransmission_s(model, 16 << 10) > 0
+    limited = replace(model, aggregate_bytes_per_s=tuple(map(tuple, 2 * model.flow_bytes_per_s)))
+    assert limited.windows_limit.all()
+    assert retransmission_s(limited, 16 << 10) == 0  # windows keep flows from filling it
+    assert retransmission_s(load_model("three-sites"), 16 << 10) == 0  # links carry what hosts send
