@@ -163,6 +163,32 @@ static void handler(MPI_Comm *comm, int *code, ...)
     MPI_Error_class(*code, &handled);
 }
 
+/* What MPI refuses on each rank by itself is not taken as an address, or as a count, by a plan. */
+static void misused(MPI_Comm comm, int *mine, int *ours)
+{
+    int ones[64], places[64], negative[64];
+    for (int k = 0; k < 64; k++)
+        ones[k] = 1, places[k] = k, negative[k] = -1;
+    for (int k = 0; k < 2; k++) { /* kinds of calls that are known as plans */
+        MPI_Allgather(mine, 1, MPI_INT, ours, 1, MPI_INT, comm);
+        MPI_Scatter(mine, 1, MPI_INT, ours, 1, MPI_INT, 0, comm);
+    }
+    n_handled = handled = 0;
+    MPI_Allgather(mine, 1, MPI_INT, MPI_IN_PLACE, 1, MPI_INT, comm);
+    CHECK(n_handled == 1);
+    MPI_Alltoallv(mine, ones, places, MPI_INT, MPI_IN_PLACE, ones, places, MPI_INT, comm);
+    CHECK(n_handled == 2 && handled != MPI_ERR_TRUNCATE && handled != MPI_ERR_OTHER);
+    if (rank)
+        return; /* they need not call: the root sends nothing */
+    MPI_Scatter(MPI_IN_PLACE, 1, MPI_INT, ours, 1, MPI_INT, 0, comm);
+    MPI_Gatherv(mine, 1, MPI_INT, MPI_IN_PLACE, ones, places, MPI_INT, 0, comm);
+    CHECK(n_handled == 4 && handled != MPI_ERR_TRUNCATE);
+    MPI_Gatherv(mine, 1, MPI_INT, ours, negative, places, MPI_INT, 0, comm);
+    CHECK(n_handled == 5 && handled == MPI_ERR_COUNT);
+    MPI_Scatterv(mine, ones, places, MPI_INT, ours, -1, MPI_INT, 0, comm);
+    CHECK(n_handled == 6 && handled == MPI_ERR_COUNT);
+}
+
 /* A message that is longer than its receive: rank 1 has less room than rank 0 sends. */
 static void errors(void)
 {
@@ -197,6 +223,7 @@ static void errors(void)
         CHECK((error != MPI_SUCCESS) == (fails && !rank) && n_handled == (rank ? 2 : 3) * fails);
         bcast(comm, 3, 0), allreduce(comm);
     }
+    misused(comm, mine, ours);
 #ifdef MPICH_NUMVERSION /* which refuses memory that is given twice, before it sends anything */
     int ones[64], places[64], one = 1, *twice = calloc((size_t)n, sizeof(int));
     for (int k = 0; k < 64; k++)

@@ -115,13 +115,47 @@ static int is_predefined(word operation)
     return 0;
 }
 
+/* At which words of a call its arguments are; 0 if it has none such, or they are not looked at. */
+static const struct { signed char n_words, recv, blocks, type, places, root; } where[] = {
+    [Reduce] = {7, 1, 0, 0, 0, 5},
+    [Allreduce] = {6, 1, 0, 0, 0, 0},
+    [Reduce_scatter] = {6, 1, 0, 0, 0, 0},
+    [Reduce_scatter_block] = {6, 1, 0, 0, 0, 0},
+    [Gather] = {8, 3, 3, 5, 0, 6},
+    [Gatherv] = {9, 3, 3, 6, 5, 7},
+    [Scatter] = {8, 3, 0, 2, 0, 6},
+    [Scatterv] = {9, 4, 0, 3, 2, 7},
+    [Allgather] = {7, 3, 3, 5, 0, 0},
+    [Allgatherv] = {8, 3, 3, 6, 5, 0},
+    [Alltoall] = {7, 3, 0, 0, 0, 0},
+    [Alltoallv] = {9, 4, 0, 0, 0, 0},
+    [Alltoallw] = {9, 4, 0, 0, 0, 0},
+    [Barrier] = {0, 0, 0, 0, 0, 0},
+};
+
+/* Whether MPI_IN_PLACE is where MPI refuses it on this rank. */
+static int misuses_in_place(const given_call *call, const comm_record *comm)
+{
+    const word *a = call->args;
+    int n = where[call->which].n_words, root = where[call->which].root;
+    int is_root = !root || (int)a[root] == comm->rank;
+    if (!n)
+        return call->which == Bcast && a[0] == mpi.in_place;
+    word send = a[0], recv = a[where[call->which].recv];
+    if (call->which == Scatter || call->which == Scatterv)
+        return (is_root ? send : recv) == mpi.in_place;
+    return (is_root ? recv : send) == mpi.in_place;
+}
+
 /* Fill in the key of a call. Return 0 if its arguments are invalid, so that MPI reports the error. */
 static int describe(given_call *call, const comm_record *comm, call_key *key)
 {
     const word *a = call->args;
     int64_t form = 0, n_bytes = 0, size = 0, count = 0;
-    int root = -1, is_root = 1;
+    int root = -1, is_root = 1, at = 0;
     memset(key, 0, sizeof *key);
+    if (misuses_in_place(call, comm))
+        return 0;
     key->which = call->which;
     call->send = NULL;
     call->recv = NULL;
@@ -186,6 +220,9 @@ static int describe(given_call *call, const comm_record *comm, call_key *key)
     case Gatherv:
     case Scatterv: /* not all ranks know their sizes, so no decision may depend on them */
         root = (int)a[7];
+        at = call->which == Gatherv ? 0 : 4;
+        if (a[at] != mpi.in_place && count_of(call, a[at + 1]) < 0)
+            return 0;
         break;
     case Allgatherv:
         call->send = (const char *)a[0], call->recv = (char *)a[3];
@@ -211,16 +248,13 @@ static int describe(given_call *call, const comm_record *comm, call_key *key)
         call->which == Scatterv)))
         return 0;
     const char *in_place = (const char *)mpi.in_place;
-    if (call->send == in_place || (call->which == Scatter && call->recv == in_place)) {
+    if (call->send == in_place || (call->which == Scatter && call->recv == in_place))
         form |= IN_PLACE;
-        if (!is_root || call->which == Bcast)
-            return 0;
-    }
     /* The block that a rank sends to itself may have another count and type than the one received. */
     if (!(form & IN_PLACE) && is_root &&
         (call->which == Gather || call->which == Scatter || call->which == Allgather ||
          call->which == Alltoall)) {
-        int at = call->which == Scatter ? 4 : 1;
+        at = call->which == Scatter ? 4 : 1;
         int64_t own = count_of(call, a[at]), own_size = size_of(a[at + 1], &form);
         if (own < 0 || own_size < 0)
             return 0;
@@ -485,22 +519,6 @@ static int act_stamped(given_call *call, comm_record *comm, known_call *known,
  * MPICH on MPI_COMM_SELF, and return its error, or 0. */
 static int alias_error(const given_call *call, const comm_record *comm)
 {
-    static const struct { signed char n_words, recv, blocks, type, places, root; } where[] = {
-        [Reduce] = {7, 1, 0, 0, 0, 5},
-        [Allreduce] = {6, 1, 0, 0, 0, 0},
-        [Reduce_scatter] = {6, 1, 0, 0, 0, 0},
-        [Reduce_scatter_block] = {6, 1, 0, 0, 0, 0},
-        [Gather] = {8, 3, 3, 5, 0, 6},
-        [Gatherv] = {9, 3, 3, 6, 5, 7},
-        [Scatter] = {8, 3, 0, 2, 0, 6},
-        [Scatterv] = {9, 4, 0, 3, 2, 7},
-        [Allgather] = {7, 3, 3, 5, 0, 0},
-        [Allgatherv] = {8, 3, 3, 6, 5, 0},
-        [Alltoall] = {7, 3, 0, 0, 0, 0},
-        [Alltoallv] = {9, 4, 0, 0, 0, 0},
-        [Alltoallw] = {9, 4, 0, 0, 0, 0},
-        [Barrier] = {0, 0, 0, 0, 0, 0},
-    };
     int n = where[call->which].n_words, recv = where[call->which].recv;
     int blocks = where[call->which].blocks, type = where[call->which].type;
     int places = where[call->which].places, root = where[call->which].root;
