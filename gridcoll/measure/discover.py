@@ -18,7 +18,12 @@ from gridcoll.measure.clock import find_clock
 from gridcoll.measure.clusters import Progress, find_grid, silent
 from gridcoll.measure.contention import measure_contention
 from gridcoll.measure.engine_cost import measure_relay_gap, measure_start
-from gridcoll.measure.flows import N_MESSAGES, measure_aggregate_bandwidth, rates_of_one_flow
+from gridcoll.measure.flows import (
+    LONG_RUN_FACTOR,
+    N_MESSAGES,
+    measure_aggregate_bandwidth,
+    rates_of_one_flow,
+)
 from gridcoll.measure.interfaces import unlike_hosts_apart
 from gridcoll.measure.natives import CALLS, SETTLED_BYTES, time_native
 from gridcoll.measure.pairs import measure_between
@@ -187,7 +192,9 @@ def _add_flows(
         comm, model.grid, rates_of_one_flow(model), progress, both_directions
     )
     model = replace(model, aggregate_bytes_per_s=rates)
-    return replace(model, uplink_bytes_per_s=measure_uplinks(comm, model, progress, N_MESSAGES))
+    n_messages = LONG_RUN_FACTOR * N_MESSAGES
+    uplinks = measure_uplinks(comm, model, progress, n_messages)
+    return replace(model, uplink_bytes_per_s=uplinks)
 
 
 def _add_engine(comm: MPI.Intracomm, model: GridModel) -> GridModel:

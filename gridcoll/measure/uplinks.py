@@ -6,6 +6,7 @@ but they do not show that flows to all sites share it.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,14 +16,7 @@ from mpi4py import MPI
 
 from gridcoll.engine.waiting import wait_for_all
 from gridcoll.measure.clusters import Progress, silent
-from gridcoll.measure.flows import (
-    FIRST_LANES,
-    LONG_RUN_FACTOR,
-    MESSAGE_BYTES,
-    Stream,
-    later_messages_s,
-    stream_s,
-)
+from gridcoll.measure.flows import FIRST_LANES, MESSAGE_BYTES, Stream, stream_s
 from gridcoll.model import GridModel
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.rounds import lanes_between
@@ -32,10 +26,6 @@ UPLINK_BELOW = 0.85
 what its links and interfaces allow. Sums of measured rates are accurate to about 10 %: on three
 sites without uplinks, the least fraction was 0.92 in eleven measurements."""
 
-REPEAT_FACTOR = 2
-"""A cluster that seems to be limited is measured again with this many times the messages: it also
-seems to be limited while windows are still opening."""
-
 SHORTEST_BYTES = 1 << 10
 """Smallest message to any cluster."""
 
@@ -43,8 +33,19 @@ MOST_LONE_HOST_RUNS = 4
 """Lone hosts are measured in at most this many runs. More of them share runs, so that many lone
 hosts do not make the start of a job long."""
 
-BUDGET_BYTES = 2 << 20
-"""Bytes that each cluster sends in a quick measurement: 0.2 s at 100 Mbit/s."""
+RUN_S = 0.1
+RUN_TRIPS = 3
+"""A quick run lasts about so many seconds, and so many round trips, if nothing limits the cluster.
+Ranks start some latency apart, and the first messages pass before windows limit a flow."""
+
+FEWEST_MESSAGES = 3
+
+BUDGET_BYTES = 32 << 20
+"""Most bytes for a link in a quick run. 1 Gbit/s carries them in 0.27 s."""
+
+FEWEST_TRIPS = 2
+"""A quick start does not look for an uplink if these bytes pass in fewer round trips: windows would
+still be opening."""
 
 OPENING_MESSAGES = 3
 """Messages of each flow before any is timed, 96 KiB in all: a window starts at 15 KiB and
@@ -57,9 +58,10 @@ def measure_uplinks(
     """Return the bytes per second that each cluster sends to all others together, (C,).
 
     The value is 0 for a cluster that no uplink limits; the result is empty if there is no limit at
-    all. Collective; equal on all ranks. Each flow has ``n_messages``, or as many as `BUDGET_BYTES`
-    allow. Messages have `MESSAGE_BYTES` for the cluster that is reached fastest, and fewer bytes
-    for others, in proportion to the rate. Incoming traffic is taken to have the same limit.
+    all. Collective; equal on all ranks. Each flow has ``n_messages``, or as many as take `RUN_S`
+    and no more than `BUDGET_BYTES` on a link. Messages have `MESSAGE_BYTES` for the cluster that is
+    reached fastest, and fewer bytes for others, in proportion to the rate. Incoming traffic is
+    taken to have the same limit.
 
     A cluster is left out if one link carries about as much as all its links, or its interfaces,
     together. All other clusters send at once first. Then those that seem to be limited send again,
@@ -69,12 +71,13 @@ def measure_uplinks(
     they do not, a lost packet delayed one of them, and all are measured again.
     """
     lone, suspects = _lone_hosts(model), _suspects(model)
+    if not n_messages:
+        suspects = {c: rate for c, rate in suspects.items() if _passes_slowly(model, c)}
     found, outgoing = np.zeros(model.n_clusters), np.zeros(model.n_clusters)
     rates = np.array(model.link_bytes_per_s)
 
-    def run_groups(groups: Sequence[Sequence[int]], repeat: int = 1) -> list[_Run]:
+    def run_groups(groups: Sequence[Sequence[int]]) -> list[_Run]:
         turns = [_turn_of(model, rates, group, group, n_messages) for group in groups]
-        turns = [turn._replace(n_messages=repeat * turn.n_messages) for turn in turns]
         runs = _run_turns(comm, model, turns, progress)
         for group, run in zip(groups, runs, strict=True):
             for c in group:
@@ -85,26 +88,28 @@ def measure_uplinks(
                     found[c] = max(found[c], run.rate_to_last_end(c), _widest_link(model, c))
         return runs
 
-    def limited_suspects() -> list[int]:
+    def limited(rates: np.ndarray) -> list[int]:
         return [
             c
             for c in suspects
-            if max(outgoing[c], _widest_link(model, c)) < UPLINK_BELOW * suspects[c]
+            if max(rates[c], _widest_link(model, c)) < UPLINK_BELOW * suspects[c]
         ]
 
     if len(suspects) > 1:
         everybody = _turn_of(model, rates, [*suspects], (), n_messages)
-        (run,) = _run_turns(comm, model, [everybody], progress)
-        for c in suspects:
-            outgoing[c] = run.rate_to_last_end(c)
-    runs = run_groups([*lone, *([c] for c in limited_suspects())])
+        # Few messages: it takes long if receivers limit, and only has to clear most of them.
+        few = max(everybody.n_messages // 3, FEWEST_MESSAGES)
+        (run,) = _run_turns(comm, model, [everybody._replace(n_messages=few)], progress)
+        together = np.array([run.rate_to_last_end(c) for c in range(model.n_clusters)])
+        suspects = {c: suspects[c] for c in limited(together)}
+    runs = run_groups([*lone, *([c] for c in suspects)])
     disturbed = [
         group
         for group, run in zip(lone, runs, strict=False)
         if any(run.rate_to_last_end(c) < UPLINK_BELOW * run.rates(c).sum() for c in group)
     ]
-    run_groups([*disturbed, *([c] for c in limited_suspects())], REPEAT_FACTOR)
-    for c in limited_suspects():
+    run_groups([*disturbed, *([c] for c in limited(outgoing))])
+    for c in limited(outgoing):
         found[c] = max(outgoing[c], _widest_link(model, c))
     return tuple(found.tolist()) if found.any() else ()
 
@@ -114,18 +119,28 @@ def _outgoing_rates(model: GridModel) -> np.ndarray:
     return np.where(np.eye(model.n_clusters, dtype=bool), 0.0, model.link_bytes_per_s)
 
 
+def _without_uplinks(model: GridModel) -> np.ndarray:
+    """Return the bytes per second that each cluster can send if no uplink limits it, (C,)."""
+    interfaces = np.array(model.grid.hosts_per_cluster) * model.flow_bytes_per_s.diagonal()
+    return np.asarray(np.minimum(_outgoing_rates(model).sum(axis=1), interfaces))
+
+
 def _suspects(model: GridModel) -> dict[int, float]:
     """Return the clusters that may have an uplink, and the bytes per second of each without one."""
     if model.n_clusters < 3:
         return {}
-    rates = _outgoing_rates(model)
-    n_hosts = np.array(model.grid.hosts_per_cluster)
-    allowed = np.minimum(rates.sum(axis=1), n_hosts * model.flow_bytes_per_s.diagonal())
+    widest, allowed = _outgoing_rates(model).max(axis=1), _without_uplinks(model)
     return {
         c: float(allowed[c])
-        for c in range(model.n_clusters)
-        if n_hosts[c] > 1 and rates[c].max() < UPLINK_BELOW * allowed[c]
+        for c, n_hosts in enumerate(model.grid.hosts_per_cluster)
+        if n_hosts > 1 and widest[c] < UPLINK_BELOW * allowed[c]
     }
+
+
+def _passes_slowly(model: GridModel, cluster: int) -> bool:
+    """Whether `BUDGET_BYTES` on its widest link take ``cluster`` some round trips."""
+    trip_s = float(model.round_trip_s[cluster].max())
+    return BUDGET_BYTES >= FEWEST_TRIPS * trip_s * _widest_link(model, cluster)
 
 
 def _lone_hosts(model: GridModel) -> list[list[int]]:
@@ -164,14 +179,18 @@ def _turn_of(
     """Return what ``senders`` send to all clusters but ``excluded`` ones.
 
     The lengths of messages are in proportion to ``rates``, (C, C). If ``n_messages`` is 0, there
-    are as many messages as `BUDGET_BYTES` allow.
+    are as many messages as take `RUN_S` or `RUN_TRIPS`, and at most `BUDGET_BYTES` for a link.
     """
     sizes = {c: _message_sizes(model.grid, rates[c], c, excluded) for c in senders}
-    most = max(int(each @ _lanes(model.grid, c)) for c, each in sizes.items())
-    return _Turn(
-        sizes,
-        n_messages or max(BUDGET_BYTES // (most * (LONG_RUN_FACTOR + 1 + OPENING_MESSAGES)), 1),
-    )
+    if n_messages:
+        return _Turn(sizes, n_messages)
+    allowed, wanted = _without_uplinks(model), FEWEST_MESSAGES
+    for c, each in sizes.items():
+        of_links = each * _lanes(model.grid, c)
+        lasts_s = max(RUN_S, RUN_TRIPS * float(model.round_trip_s[c].max()))
+        enough = math.ceil(lasts_s * allowed[c] / of_links.sum())
+        wanted = max(wanted, min(enough, BUDGET_BYTES // int(of_links.max())))
+    return _Turn(sizes, wanted)
 
 
 def _widest_link(model: GridModel, cluster: int) -> float:
@@ -257,34 +276,32 @@ def _run_turns(
 ) -> list[_Run]:
     """Let clusters send to others, one of ``turns`` after another, and return a `_Run` of each.
 
-    Each turn is a run with ``n_messages`` of each flow, and a run with `LONG_RUN_FACTOR` times as
-    many. The result is what the second run adds.
+    All flows of a turn start together, after a few messages that open their windows. What senders
+    take counts from each one's start, so flows that started one after another would seem faster
+    than they are.
     """
     if not turns:
         return []
     grid, rank = model.grid, comm.Get_rank()
     trips_s = model.round_trip_s
     moved = np.zeros((len(turns), *(model.n_clusters,) * 2))
-    mine = np.zeros((2, *moved.shape))
+    mine = np.zeros_like(moved)
     for at, (sizes, n_messages) in enumerate(turns):
         progress("uplinks", at, len(turns))
         flows: list[_Flow] = []
         for cluster, n_bytes in sizes.items():
-            moved[at, cluster] = (
-                (LONG_RUN_FACTOR - 1) * n_messages * n_bytes * _lanes(grid, cluster)
-            )
+            moved[at, cluster] = n_messages * n_bytes * _lanes(grid, cluster)
             flows += _flows_from(rank, grid, cluster, n_bytes.tolist())
-        wait_for_all(comm)  # start together: a flow that starts when others end gets more
         streams = [flow.stream for flow in flows]
-        stream_s(comm, streams, max(n_messages // 3, OPENING_MESSAGES))
-        for run, times in enumerate((1, LONG_RUN_FACTOR)):
-            took_s = stream_s(comm, streams, times * n_messages)
-            for (source, target, stream), seconds in zip(flows, took_s, strict=True):
-                if stream.sends:
-                    place = run, at, source, target
-                    mine[place] = max(mine[place], seconds - trips_s[source, target])
+        for n in (OPENING_MESSAGES, n_messages):
+            wait_for_all(comm)
+            took_s = stream_s(comm, streams, n)
+        for (source, target, stream), seconds in zip(flows, took_s, strict=True):
+            if stream.sends:
+                place = at, source, target
+                mine[place] = max(mine[place], seconds - trips_s[source, target])
     wait_for_all(comm)
     slowest_s = np.empty_like(mine)
     comm.Allreduce(mine, slowest_s, MPI.MAX)
     progress("uplinks", len(turns), len(turns))
-    return list(map(_Run, moved, np.maximum(later_messages_s(*slowest_s), 1e-9)))
+    return list(map(_Run, moved, np.maximum(slowest_s, 1e-9)))

@@ -9,7 +9,7 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll.measure import uplinks
-from gridcoll.measure.uplinks import REPEAT_FACTOR, measure_uplinks
+from gridcoll.measure.uplinks import measure_uplinks
 from gridcoll.model import GridModel, linear_plogp
 from gridcoll.topology import Grid
 
@@ -82,8 +82,8 @@ def test_what_counts_as_one(
     monkeypatch.setattr(uplinks, "_run_turns", sent)
     rates = measure_uplinks(MPI.COMM_SELF, sites((4, 4, 4), THIN), n_messages=10)
     assert rates == ((pytest.approx(found), 0.0, 0.0) if found else ())
-    alone = [[([0], False, 10)], [([0], False, 10 * REPEAT_FACTOR)]]
-    assert list(filter(None, asked)) == [[([0, 1, 2], True, 10)], *alone][:looks]
+    alone = [([0], False, 10)]
+    assert list(filter(None, asked)) == [[([0, 1, 2], True, 3)], alone, alone][:looks]
 
 
 @pytest.mark.parametrize(
@@ -179,6 +179,38 @@ def test_a_lone_host_whose_flows_do_not_end_together_is_looked_at_again(
     found = measure_uplinks(MPI.COMM_SELF, sites((4, 1, 4), THIN))
     assert asked.count([1]) == looks
     assert found[1] == pytest.approx(2 * THIN / (late if looks == 1 else 1.0))
+
+
+def test_a_run_is_long_enough_to_tell_and_floods_no_link() -> None:
+    """Ranks start apart by a latency, and a short run may end before the others begin."""
+    thin, wide = sites((4, 4, 4), THIN), sites((4, 4, 4), 1000 * NIC)
+    for model in (thin, wide):
+        sizes, n_messages = uplinks._turn_of(model, np.array(model.link_bytes_per_s), [0], [0], 0)
+        on_link = n_messages * int(sizes[0].max()) * 4
+        assert on_link <= uplinks.BUDGET_BYTES
+        lasts_s = 2 * on_link / uplinks._without_uplinks(model)[0]
+        assert lasts_s >= uplinks.RUN_S
+    far = replace(
+        thin, links=tuple(tuple(linear_plogp(0.1, THIN) for _ in row) for row in thin.links)
+    )
+    assert uplinks._turn_of(far, np.array(far.link_bytes_per_s), [0], [0], 0).n_messages > 4
+
+
+def test_all_flows_of_a_turn_start_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flows that start one after another, each timed by itself, seem to carry too much."""
+    done: list[str] = []
+
+    def sent(_comm: object, streams: list[object], n: int) -> list[float]:
+        done.append(f"{n} messages")
+        return [1.0 for _ in streams]
+
+    monkeypatch.setattr(uplinks, "stream_s", sent)
+    monkeypatch.setattr(uplinks, "wait_for_all", lambda _comm: done.append("wait"))
+    model = sites((4, 4, 4), THIN)
+    turn = uplinks._turn_of(model, np.array(model.link_bytes_per_s), [0], [0], 20)
+    uplinks._run_turns(MPI.COMM_SELF, model, [turn], uplinks.silent)
+    opening = f"{uplinks.OPENING_MESSAGES} messages"
+    assert done == ["wait", opening, "wait", "20 messages", "wait"]
 
 
 def test_a_part_of_a_job_keeps_the_uplinks_of_its_clusters() -> None:
