@@ -140,7 +140,7 @@ def _suspects(model: GridModel) -> dict[int, float]:
 def _passes_slowly(model: GridModel, cluster: int) -> bool:
     """Whether `BUDGET_BYTES` on its widest link take ``cluster`` some round trips."""
     trip_s = float(model.round_trip_s[cluster].max())
-    return BUDGET_BYTES >= FEWEST_TRIPS * trip_s * _widest_link(model, cluster)
+    return FEWEST_TRIPS * trip_s * _widest_link(model, cluster) <= BUDGET_BYTES
 
 
 def _lone_hosts(model: GridModel) -> list[list[int]]:
