@@ -34,7 +34,7 @@ MOST_LONE_HOST_RUNS = 4
 hosts do not make the start of a job long."""
 
 RUN_S = 0.1
-RUN_TRIPS = 3
+RUN_TRIPS = 4
 """A quick run lasts about so many seconds, and so many round trips, if nothing limits the cluster.
 Ranks start some latency apart, and the first messages pass before windows limit a flow."""
 
@@ -48,8 +48,8 @@ FEWEST_TRIPS = 2
 still be opening."""
 
 OPENING_MESSAGES = 3
-"""Messages of each flow before any is timed, 96 KiB in all: a window starts at 15 KiB and
-doubles."""
+"""At least so many messages of each flow come before any is timed, 96 KiB in all: a window starts
+at 15 KiB and doubles."""
 
 
 def measure_uplinks(
@@ -207,9 +207,15 @@ class _Flow(NamedTuple):
 
 
 def _lanes(grid: Grid, cluster: int) -> np.ndarray:
-    """Return the number of flows from ``cluster`` to each other one, (C,)."""
+    """Return the number of flows from ``cluster`` to each other one, (C,).
+
+    It is a multiple of the number of hosts: if some sent more than others, these would be idle in
+    the end, and their interfaces would seem to be an uplink.
+    """
     sizes = np.array(grid.ranks_per_cluster)
-    return np.minimum(lanes_between(np.full_like(sizes, sizes[cluster]), sizes), FIRST_LANES)
+    lanes = np.minimum(lanes_between(np.full_like(sizes, sizes[cluster]), sizes), FIRST_LANES)
+    n_hosts = min(grid.hosts_per_cluster[cluster], FIRST_LANES)
+    return np.asarray(-(-lanes // n_hosts) * n_hosts)
 
 
 def _flows_from(rank: int, grid: Grid, cluster: int, sizes: Sequence[int]) -> list[_Flow]:
@@ -293,7 +299,7 @@ def _run_turns(
             moved[at, cluster] = n_messages * n_bytes * _lanes(grid, cluster)
             flows += _flows_from(rank, grid, cluster, n_bytes.tolist())
         streams = [flow.stream for flow in flows]
-        for n in (OPENING_MESSAGES, n_messages):
+        for n in (max(n_messages // 3, OPENING_MESSAGES), n_messages):
             wait_for_all(comm)
             took_s = stream_s(comm, streams, n)
         for (source, target, stream), seconds in zip(flows, took_s, strict=True):
