@@ -196,6 +196,28 @@ def test_a_run_is_long_enough_to_tell_and_floods_no_link() -> None:
     assert uplinks._turn_of(far, np.array(far.link_bytes_per_s), [0], [0], 0).n_messages > 4
 
 
+def test_uplinks_too_fast_for_the_budget_are_left_to_discovery(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """10 Gbit/s carry the bytes in less than two round trips: windows would seem to be uplinks."""
+    asked: list[list[int]] = []
+
+    def sent(
+        _comm: object, model: GridModel, turns: list[uplinks._Turn], _: object
+    ) -> list[uplinks._Run]:
+        asked.extend(list(each.sizes) for each in turns)
+        return [uplinks._Run(np.ones((3, 3)), np.ones((3, 3))) for _ in turns]
+
+    monkeypatch.setattr(uplinks, "_run_turns", sent)
+    for link, n_messages, looks in ((THIN, 0, True), (1.25e9, 0, False), (1.25e9, 10, True)):
+        asked.clear()
+        inside, between = linear_plogp(50e-6, link), linear_plogp(20e-3, link)
+        links = tuple(tuple(inside if a == b else between for b in range(3)) for a in range(3))
+        model = sites((4, 4, 4), link)
+        measure_uplinks(MPI.COMM_SELF, replace(model, links=links), n_messages=n_messages)
+        assert bool(asked) == looks
+
+
 def test_all_flows_of_a_turn_start_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Flows that start one after another, each timed by itself, seem to carry too much."""
     done: list[str] = []
