@@ -59,6 +59,7 @@ def turn(amounts: uplinks._Turn) -> Turn:
         (THIN, [THIN, THIN], THIN, 3),
         (THIN, [1.9 * THIN], 0.0, 2),  # nearly what both links carry; others held it up at first
         (THIN, [THIN, 1.9 * THIN], 0.0, 3),  # the first times, windows were not open yet
+        (THIN, [1.5 * THIN, 1.9 * THIN], 0.0, 3),  # hardly limited
         (THIN, [THIN, 1.2 * THIN], 1.2 * THIN, 3),
     ],
 )
@@ -82,8 +83,8 @@ def test_what_counts_as_one(
     monkeypatch.setattr(uplinks, "_run_turns", sent)
     rates = measure_uplinks(MPI.COMM_SELF, sites((4, 4, 4), THIN), n_messages=10)
     assert rates == ((pytest.approx(found), 0.0, 0.0) if found else ())
-    alone = [([0], False, 10)]
-    assert list(filter(None, asked)) == [[([0, 1, 2], True, 3)], alone, alone][:looks]
+    alone, again = ([([0], False, 10)], [([0], False, 20 if carried[:1] == [1.5 * THIN] else 10)])
+    assert list(filter(None, asked)) == [[([0, 1, 2], True, 3)], alone, again][:looks]
 
 
 @pytest.mark.parametrize(
