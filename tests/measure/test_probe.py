@@ -73,6 +73,14 @@ def test_a_shorter_message_takes_no_longer_than_a_longer_one() -> None:
     assert link.gap_s == (1e-5, 3e-4, 3e-4, 1e-3)
 
 
+def test_a_byte_takes_as_long_in_a_short_message_as_in_a_long_one() -> None:
+    """Short ones passed in a burst; if they are far shorter, long ones wait for a handshake."""
+    gaps = {0: 1e-5, 1024: 0.94e-3, 8192: 0.85 * 8e-3, 1 << 20: 1.024}
+    link = fit_samples({size: Sample(gap, 1.0, 1e-5, 1e-5) for size, gap in gaps.items()}, EMPTY_S)
+    assert link.gap_s == pytest.approx((1e-5, 1e-3, 1.08 * gaps[8192], 1.024))
+    assert link.one_way_s[1:] == (1.0, 1.0, 1.0)
+
+
 class _Link:
     """The active end of a link on which messages take ``gap_s`` of their sizes; counts trains."""
 
