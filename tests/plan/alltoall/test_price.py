@@ -16,8 +16,8 @@ from gridcoll.model.bounds import alltoall_limit_s
 from gridcoll.model.gridmodel import MOST_SAMPLED
 from gridcoll.model.wires import wires_from_spec
 from gridcoll.plan import REGISTRIES, choose
-from gridcoll.plan.alltoall.bruck import bruck_messages, plan_bruck
 from gridcoll.plan.alltoall import cost
+from gridcoll.plan.alltoall.bruck import bruck_messages, plan_bruck
 from gridcoll.plan.alltoall.cost import price_messages_s
 from gridcoll.plan.alltoall.direct import (
     direct_messages,
