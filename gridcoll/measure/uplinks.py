@@ -44,6 +44,7 @@ RUN_TRIPS = 4
 Ranks start some latency apart, and the first messages pass before windows limit a flow."""
 
 FEWEST_MESSAGES = 3
+"""Fewest messages of each flow in a quick run: one alone may have to wait for its window."""
 
 BUDGET_BYTES = 32 << 20
 """Most bytes for a link in a quick run. 1 Gbit/s carries them in 0.27 s."""
@@ -99,16 +100,16 @@ def measure_uplinks(
                     found[c] = max(found[c], run.rate_to_last_end(c), _widest_link(model, c))
         return runs
 
-    def limited(rates: np.ndarray) -> list[int]:
+    def limited(carried: np.ndarray) -> list[int]:
         return [
             c
             for c in suspects
-            if max(rates[c], _widest_link(model, c)) < UPLINK_BELOW * suspects[c]
+            if max(carried[c], _widest_link(model, c)) < UPLINK_BELOW * suspects[c]
         ]
 
     if len(suspects) > 1:
         everybody = _turn_of(model, rates, [*suspects], (), n_messages)
-        # Few messages: it takes long if receivers limit, and only has to clear most of them.
+        # Few messages: this takes long if receivers limit, and some suspects may remain.
         few = max(everybody.n_messages // 3, FEWEST_MESSAGES)
         (run,) = _run_turns(comm, model, [everybody._replace(n_messages=few)], progress)
         together = np.array([run.rate_to_last_end(c) for c in range(model.n_clusters)])

@@ -199,7 +199,7 @@ def platform_of(
     return platform, tuple(kinds)
 
 
-def top_mate(children: Children, top: int) -> int:
+def _top_mate(children: Children, top: int) -> int:
     """Return the child that meets ``top`` in an allreduce: the one with the longest path below."""
     return children[top][0]
 
@@ -299,7 +299,8 @@ class _Pricing:
         """
         cluster_of = self._cluster_of
         paths, periods, top = [0.0] * len(busy_s), list(busy_s), load.order[0]
-        mate = top_mate(load.children, top) if self.both_ways else -1
+        mate = _top_mate(load.children, top) if self.both_ways else -1
+        below = [False] * len(busy_s)  # whether a host is the mate, or below it
         for host in load.order:
             a = cluster_of[host]
             start, port, hop, link, period = (
@@ -312,32 +313,21 @@ class _Pricing:
             for child in load.children[host]:
                 c = cluster_of[child]
                 periods[child] = max(period, busy_s[child], link[c] if a != c else 0.0)
+                below[child] = below[host] or child == mate
                 if child != mate:
                     paths[child] = start + hop[c]
                     start += port
         if self.both_ways:
-            below = self._below(load, mate)
-            deepest_s = max(path for path, far in zip(paths, below, strict=True) if not far)
-            deepest_below_s = max(path for path, far in zip(paths, below, strict=True) if far)
+            deepest_s = max(path for path, low in zip(paths, below, strict=True) if not low)
+            deepest_below_s = max(path for path, low in zip(paths, below, strict=True) if low)
             meet_s = hops_s[cluster_of[top]][cluster_of[mate]]
             all_s = max(deepest_s, deepest_below_s + meet_s)
             all_below_s = max(deepest_below_s, deepest_s + meet_s)
             paths = [
-                path + (all_below_s if far else all_s)
-                for path, far in zip(paths, below, strict=True)
+                path + (all_below_s if low else all_s)
+                for path, low in zip(paths, below, strict=True)
             ]
         return paths, periods
-
-    @staticmethod
-    def _below(load: _TreeLoad, top: int) -> list[bool]:
-        """Return for each host whether it is ``top`` or below it."""
-        found = [False] * len(load.children)
-        found[top] = True
-        for host in load.order:
-            if found[host]:
-                for child in load.children[host]:
-                    found[child] = True
-        return found
 
     def _busy_s(
         self,
@@ -393,7 +383,7 @@ def best_packed(model: GridModel, n_bytes: int, root: int = -1) -> PricedPacking
 
 def _with_two_tops(platform: Platform, parents: tuple[int, ...]) -> tuple[int, ...]:
     """Return ``parents`` with a second top, which exchanges results with the first one."""
-    mate = top_mate(children_of(platform, parents), parents.index(-1))
+    mate = _top_mate(children_of(platform, parents), parents.index(-1))
     return tuple(-1 if host == mate else above for host, above in enumerate(parents))
 
 

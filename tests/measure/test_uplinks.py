@@ -182,19 +182,23 @@ def test_a_lone_host_whose_flows_do_not_end_together_is_looked_at_again(
     assert found[1] == pytest.approx(2 * THIN / (late if looks == 1 else 1.0))
 
 
-def test_a_run_is_long_enough_to_tell_and_floods_no_link() -> None:
+def quick_run(bytes_per_s: float, latency_s: float = 5e-3) -> tuple[int, float]:
+    """Return the messages of a quick run of one of three clusters, and the bytes on each link."""
+    link = linear_plogp(latency_s, bytes_per_s)
+    model = replace(sites((4, 4, 4), bytes_per_s), links=((link,) * 3,) * 3)
+    sizes, n_messages = uplinks._turn_of(model, np.array(model.link_bytes_per_s), [0], [0], 0)
+    return n_messages, n_messages * float(sizes[0].max()) * 4
+
+
+def test_a_quick_run_is_long_enough_to_tell_and_floods_no_link() -> None:
     """Ranks start apart by a latency, and a short run may end before the others begin."""
-    thin, wide = sites((4, 4, 4), THIN), sites((4, 4, 4), 1000 * NIC)
-    for model in (thin, wide):
-        sizes, n_messages = uplinks._turn_of(model, np.array(model.link_bytes_per_s), [0], [0], 0)
-        on_link = n_messages * int(sizes[0].max()) * 4
-        assert on_link <= uplinks.BUDGET_BYTES
-        lasts_s = 2 * on_link / uplinks._without_uplinks(model)[0]
-        assert lasts_s >= uplinks.RUN_S
-    far = replace(
-        thin, links=tuple(tuple(linear_plogp(0.1, THIN) for _ in row) for row in thin.links)
-    )
-    assert uplinks._turn_of(far, np.array(far.link_bytes_per_s), [0], [0], 0).n_messages > 4
+    n_near, on_link = quick_run(THIN)
+    assert THIN * uplinks.RUN_S <= on_link <= 2 * THIN * uplinks.RUN_S
+    n_far, on_link = quick_run(THIN, 0.1)
+    assert n_far > n_near
+    assert on_link >= THIN * uplinks.RUN_TRIPS * 0.2
+    _, on_link = quick_run(1.25e9)
+    assert uplinks.BUDGET_BYTES / 2 < on_link <= uplinks.BUDGET_BYTES
 
 
 def test_uplinks_too_fast_for_the_budget_are_left_to_discovery(

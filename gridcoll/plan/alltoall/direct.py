@@ -11,11 +11,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from gridcoll.constants import (
-    EAGER_PIECES_BYTES,
-    LEAST_SAVED,
-    MOST_EAGER_PIECES,
-)
+from gridcoll.constants import EAGER_PIECES_BYTES, LEAST_SAVED, MOST_EAGER_PIECES
 from gridcoll.model.gridmodel import GridModel, Sample
 from gridcoll.plan.alltoall.cost import of_grid, priced_s
 from gridcoll.plan.alltoall.exchange import blocks, exchange_plan, keep_own, pieces_of

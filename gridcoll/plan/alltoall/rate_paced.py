@@ -25,14 +25,12 @@ from gridcoll.constants import (
     WINDOWS_LIMIT,
 )
 from gridcoll.model.gridmodel import GridModel
+from gridcoll.plan.alltoall.cost import MOST_PACED_RANKS
 from gridcoll.plan.alltoall.exchange import exchange_plan, keep_own, pieces_of
 from gridcoll.plan.ops import Recv, Send
 from gridcoll.plan.plan import Plan, Program, Programs
 from gridcoll.plan.registry import Candidate, algorithm, alias
 from gridcoll.topology.units import format_size
-
-MOST_RANKS = 128
-"""Limit of ranks: every rank computes times for every other one."""
 
 
 def due_times_s(model: GridModel, source: int, target: int, n_bytes: int) -> list[float]:
@@ -157,7 +155,7 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     """Return none if links are no bottleneck, since pacing would not help."""
     if (
         model.n_clusters == 1
-        or model.grid.n_ranks > MOST_RANKS
+        or model.grid.n_ranks > MOST_PACED_RANKS
         or n_bytes < SHORTEST_RATE_PACED_BYTES
         or not _links_limit(model, n_bytes)
     ):
