@@ -6,7 +6,9 @@ but they do not show that flows to all sites share it.
 
 from __future__ import annotations
 
+import itertools
 import math
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,22 +16,16 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.engine.waiting import wait_for_all
+from gridcoll.engine.waiting import wait_for_all, wait_politely
 from gridcoll.measure.clusters import Progress, silent
-from gridcoll.measure.flows import FIRST_LANES, MESSAGE_BYTES, Stream, stream_s
+from gridcoll.measure.flows import FIRST_LANES, MESSAGE_BYTES, Stream
 from gridcoll.model import GridModel
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.rounds import lanes_between
 
 UPLINK_BELOW = 0.85
 """A cluster has a limiting uplink if its outgoing flows together carry less than this fraction of
-what its links and interfaces allow. Sums of measured rates are accurate to about 10 %, but runs of
-a few round trips seem slower than they are, as windows open."""
-
-SURELY_BELOW = 0.7
-"""A cluster whose flows carry more than this fraction sends twice as long before its uplink is
-believed. On `patchwork`, whose clusters have no uplinks, one of them came to 0.80 to 0.91 in runs
-of four round trips."""
+what its links and interfaces allow. Sums of measured rates are accurate to about 10 %."""
 
 SHORTEST_BYTES = 1 << 10
 """Smallest message to any cluster."""
@@ -55,7 +51,15 @@ still be opening."""
 
 OPENING_MESSAGES = 3
 """At least so many messages of each flow come before any is timed, 96 KiB in all: a window starts
-at 15 KiB and doubles."""
+at 15 KiB and doubles in each round trip."""
+
+AGREE_ABOVE = 0.9
+"""Two runs of a cluster agree if the slower one carries more than this fraction of the faster one.
+An uplink is believed if two runs agree: a lost packet slows a run, and a receiver that was busy
+makes it seem faster, but neither does so by the same amount twice."""
+
+MOST_RUNS = 5
+"""Most runs of a cluster alone, whether any of them agree or not."""
 
 
 def measure_uplinks(
@@ -71,40 +75,35 @@ def measure_uplinks(
 
     A cluster is left out if one link carries about as much as all its links, or its interfaces,
     together. All other clusters send at once first. Then those that seem to be limited send again,
-    each alone, because uplinks of others may have slowed them; and once more with messages in
-    proportion to the rates seen, because flows that share an uplink must end together. Those that
-    are hardly limited send twice as many then. For a cluster of one host, the value is the rate of
-    its interface. Its flows should end together; if they do not, a lost packet delayed one of them,
-    and all are measured again.
+    each alone, because uplinks of others may have slowed them; and again with messages in
+    proportion to the rates seen, so that all flows last as long, until two runs agree. For a
+    cluster of one host, the value is the rate of its interface. If a lost packet seems to have
+    delayed one of its flows, all are measured again.
     """
     lone, suspects = _lone_hosts(model), _suspects(model)
     if not n_messages:
         suspects = {c: rate for c, rate in suspects.items() if _passes_slowly(model, c)}
-    found, outgoing = np.zeros(model.n_clusters), np.zeros(model.n_clusters)
+    found = np.zeros(model.n_clusters)
+    outgoing: dict[int, list[float]] = {c: [] for c in suspects}
     rates = np.array(model.link_bytes_per_s)
-    doubtful: set[int] = set()
-
-    def turn_of(group: Sequence[int]) -> _Turn:
-        turn = _turn_of(model, rates, group, group, n_messages)
-        times = 2 if doubtful.intersection(group) else 1
-        return turn._replace(n_messages=times * turn.n_messages)
 
     def run_groups(groups: Sequence[Sequence[int]]) -> list[_Run]:
-        runs = _run_turns(comm, model, list(map(turn_of, groups)), progress)
+        turns = [_turn_of(model, rates, group, group, n_messages) for group in groups]
+        runs = _run_turns(comm, model, turns, progress)
         for group, run in zip(groups, runs, strict=True):
             for c in group:
                 if c in suspects:
-                    outgoing[c] = max(outgoing[c], run.rate_to_last_end(c))
-                    rates[c] = run.rates(c)
+                    outgoing[c].append(run.rate(c))
+                    rates[c] = run.rates[c]
                 else:
-                    found[c] = max(found[c], run.rate_to_last_end(c), _widest_link(model, c))
+                    found[c] = max(found[c], run.rate(c), _widest_link(model, c))
         return runs
 
-    def limited(carried: np.ndarray) -> list[int]:
+    def limited() -> list[int]:
         return [
             c
             for c in suspects
-            if max(carried[c], _widest_link(model, c)) < UPLINK_BELOW * suspects[c]
+            if max(*outgoing[c], _widest_link(model, c)) < UPLINK_BELOW * suspects[c]
         ]
 
     if len(suspects) > 1:
@@ -112,19 +111,29 @@ def measure_uplinks(
         # Few messages: this takes long if receivers limit, and some suspects may remain.
         few = max(everybody.n_messages // 3, FEWEST_MESSAGES)
         (run,) = _run_turns(comm, model, [everybody._replace(n_messages=few)], progress)
-        together = np.array([run.rate_to_last_end(c) for c in range(model.n_clusters)])
-        suspects = {c: suspects[c] for c in limited(together)}
+        for c in suspects:
+            outgoing[c].append(run.rate(c))
+        suspects = {c: suspects[c] for c in limited()}
     runs = run_groups([*lone, *([c] for c in suspects)])
-    disturbed = [
+    again = [
         group
         for group, run in zip(lone, runs, strict=False)
-        if any(run.rate_to_last_end(c) < UPLINK_BELOW * run.rates(c).sum() for c in group)
+        if not all(run.is_even[c] for c in group)
     ]
-    doubtful |= {c for c in suspects if outgoing[c] > SURELY_BELOW * suspects[c]}
-    run_groups([*disturbed, *([c] for c in limited(outgoing))])
-    for c in limited(outgoing):
-        found[c] = max(outgoing[c], _widest_link(model, c))
+    for _ in range(MOST_RUNS - 1):
+        run_groups([*again, *([c] for c in limited() if not _confirmed(outgoing[c]))])
+        again = []
+    for c in limited():
+        found[c] = max(_confirmed(outgoing[c]) or max(outgoing[c]), _widest_link(model, c))
     return tuple(found.tolist()) if found.any() else ()
+
+
+def _confirmed(rates: Sequence[float]) -> float:
+    """Return the largest of ``rates`` with which a larger one agrees, 0 if there is none."""
+    ordered = sorted(rates, reverse=True)
+    return next(
+        (slow for fast, slow in itertools.pairwise(ordered) if slow > AGREE_ABOVE * fast), 0.0
+    )
 
 
 def _outgoing_rates(model: GridModel) -> np.ndarray:
@@ -175,11 +184,12 @@ class _Turn(NamedTuple):
     """Clusters that send at once.
 
     ``sizes`` has, for each of them, the bytes of a message to every other cluster, (C,).
-    ``n_messages`` is the number of messages of each flow.
+    ``n_messages`` is the number of timed messages of each flow, ``n_opening`` that of those before.
     """
 
     sizes: dict[int, np.ndarray]
     n_messages: int
+    n_opening: int
 
 
 def _turn_of(
@@ -193,22 +203,30 @@ def _turn_of(
 
     The lengths of messages are in proportion to ``rates``, (C, C). If ``n_messages`` is 0, there
     are as many messages as take `RUN_S` or `RUN_TRIPS`, and at most `BUDGET_BYTES` for a link.
+
+    The bytes that pass while a window doubles up to what a link holds are twice as many as these.
     """
     sizes = {c: _message_sizes(model.grid, rates[c], c, excluded) for c in senders}
-    if n_messages:
-        return _Turn(sizes, n_messages)
-    allowed, wanted = _without_uplinks(model), FEWEST_MESSAGES
+    allowed, wanted, opening = _without_uplinks(model), FEWEST_MESSAGES, OPENING_MESSAGES
     for c, each in sizes.items():
         of_links = each * _lanes(model.grid, c)
-        lasts_s = max(RUN_S, RUN_TRIPS * float(model.round_trip_s[c].max()))
-        enough = math.ceil(lasts_s * allowed[c] / of_links.sum())
-        wanted = max(wanted, min(enough, BUDGET_BYTES // int(of_links.max())))
-    return _Turn(sizes, wanted)
+        trips_s, most = model.round_trip_s[c], BUDGET_BYTES // int(of_links.max())
+        lasts_s = max(RUN_S, RUN_TRIPS * float(trips_s.max()))
+        wanted = max(wanted, min(math.ceil(lasts_s * allowed[c] / of_links.sum()), most))
+        held = trips_s * rates[c] / np.where(of_links > 0, of_links, np.inf)
+        opening = max(opening, min(math.ceil(2 * held.max()), most))
+    return _Turn(sizes, n_messages or wanted, opening)
 
 
 def _widest_link(model: GridModel, cluster: int) -> float:
     """Return the bytes per second that the widest link from ``cluster`` carries by itself."""
     return float(_outgoing_rates(model)[cluster].max())
+
+
+_TAG = 7
+
+_STEPS = 8
+"""In each half of a run, arrivals are counted at this many times."""
 
 
 class _Flow(NamedTuple):
@@ -272,22 +290,17 @@ def _message_sizes(
 
 
 class _Run(NamedTuple):
-    """Bytes from each cluster to every other one, and seconds until they arrived; both (C, C)."""
+    """Bytes from each cluster to every other one per second, (C, C).
 
-    moved: np.ndarray
-    took_s: np.ndarray
+    ``is_even`` tells for each cluster whether all its flows lasted at least half of the run, (C,).
+    """
 
-    def rates(self, cluster: int) -> np.ndarray:
-        """Return the bytes per second from ``cluster`` to every other one, (C,)."""
-        return np.asarray(self.moved[cluster] / self.took_s[cluster])
+    rates: np.ndarray
+    is_even: np.ndarray
 
-    def rate_to_last_end(self, cluster: int) -> float:
-        """Return the bytes per second from ``cluster`` until its last flow ended.
-
-        The sum of `rates` would be too high if flows share an interface or an uplink and one of
-        them gets more than its share: the others are faster after its end.
-        """
-        return float(self.moved[cluster].sum() / self.took_s[cluster].max())
+    def rate(self, cluster: int) -> float:
+        """Return the bytes per second from ``cluster`` to all others."""
+        return float(self.rates[cluster].sum())
 
 
 def _run_turns(
@@ -295,32 +308,73 @@ def _run_turns(
 ) -> list[_Run]:
     """Let clusters send to others, one of ``turns`` after another, and return a `_Run` of each.
 
-    All flows of a turn start together, after a few messages that open their windows. What senders
-    take counts from each one's start, so flows that started one after another would seem faster
-    than they are.
+    All flows of a turn start together, after a few messages that open their windows. Of each run,
+    the half counts in which most arrives. Flows that get more than their share end before others,
+    and what is left of these may not fill an uplink; but no half shows more than an uplink carries.
     """
     if not turns:
         return []
-    grid, rank = model.grid, comm.Get_rank()
-    trips_s = model.round_trip_s
-    moved = np.zeros((len(turns), *(model.n_clusters,) * 2))
-    mine = np.zeros_like(moved)
-    for at, (sizes, n_messages) in enumerate(turns):
+    rank, n = comm.Get_rank(), model.n_clusters
+    arrivals: list[tuple[int, _Flow, list[float]]] = []
+    for at, (sizes, n_messages, n_opening) in enumerate(turns):
         progress("uplinks", at, len(turns))
-        flows: list[_Flow] = []
-        for cluster, n_bytes in sizes.items():
-            moved[at, cluster] = n_messages * n_bytes * _lanes(grid, cluster)
-            flows += _flows_from(rank, grid, cluster, n_bytes.tolist())
-        streams = [flow.stream for flow in flows]
-        for n in (max(n_messages // 3, OPENING_MESSAGES), n_messages):
+        flows = [
+            flow
+            for cluster, n_bytes in sizes.items()
+            for flow in _flows_from(rank, model.grid, cluster, n_bytes.tolist())
+        ]
+        streams, taken = [f.stream for f in flows], [f for f in flows if not f.stream.sends]
+        for n_each in (n_opening, n_messages):
             wait_for_all(comm)
-            took_s = stream_s(comm, streams, n)
-        for (source, target, stream), seconds in zip(flows, took_s, strict=True):
-            if stream.sends:
-                place = at, source, target
-                mine[place] = max(mine[place], seconds - trips_s[source, target])
+            arrived = _transfer(comm, streams, n_each)
+        arrivals += [(at, *each) for each in zip(taken, arrived, strict=True)]
+    ends_s = np.zeros((len(turns), n, n))
+    for at, flow, arrived_s in arrivals:
+        place = at, flow.source, flow.target
+        ends_s[place] = max(ends_s[place], arrived_s[-1])
     wait_for_all(comm)
-    slowest_s = np.empty_like(mine)
-    comm.Allreduce(mine, slowest_s, MPI.MAX)
+    comm.Allreduce(MPI.IN_PLACE, ends_s, MPI.MAX)
+    lasts_s = np.maximum(ends_s.max(axis=2), 1e-9)
+    moved = np.zeros((2 * _STEPS + 1, len(turns), n, n))
+    for at, (source, target, stream), arrived_s in arrivals:
+        steps_s = np.linspace(0.0, lasts_s[at, source], len(moved))
+        # A message passes at an even rate from the arrival of the one before to its own.
+        n_arrived = np.interp(steps_s, [0.0, *arrived_s], np.arange(len(arrived_s) + 1))
+        moved[:, at, source, target] += stream.n_bytes * n_arrived
+    wait_for_all(comm)
+    comm.Allreduce(MPI.IN_PLACE, moved, MPI.SUM)
+    halves = moved[_STEPS:] - moved[: _STEPS + 1]
+    best = halves.sum(axis=3).argmax(axis=0)[None, ..., None]
+    rates = np.take_along_axis(halves, best, axis=0)[0] / (lasts_s[..., None] / 2)
+    firsts_s = np.where(ends_s > 0, ends_s, np.inf).min(axis=2)
     progress("uplinks", len(turns), len(turns))
-    return list(map(_Run, moved, np.maximum(slowest_s, 1e-9)))
+    return list(map(_Run, rates, firsts_s >= lasts_s / 2))
+
+
+def _transfer(comm: MPI.Intracomm, streams: Sequence[Stream], n_messages: int) -> list[list[float]]:
+    """Transfer ``n_messages`` of each of ``streams`` at once.
+
+    Both ends call it. Returns the seconds until each message arrived, in the order of those
+    ``streams`` that this rank receives.
+    """
+    start = time.perf_counter()
+    received, sent = [], []
+    for peer, n_bytes, sends in streams:
+        if sends:
+            data = bytearray(n_bytes)
+            sent += [comm.Isend([data, MPI.BYTE], peer, _TAG) for _ in range(n_messages)]
+        else:
+            received.append(
+                [comm.Irecv([bytearray(n_bytes), MPI.BYTE], peer, _TAG) for _ in range(n_messages)]
+            )
+    arrived_s: list[list[float]] = [[] for _ in received]
+
+    def all_done() -> bool:
+        for requests, times_s in zip(received, arrived_s, strict=True):
+            while len(times_s) < n_messages and requests[len(times_s)].Test():
+                times_s.append(time.perf_counter() - start)
+        are_here = all(len(times_s) == n_messages for times_s in arrived_s)
+        return are_here and MPI.Request.Testall(sent)
+
+    wait_politely(all_done)
+    return arrived_s

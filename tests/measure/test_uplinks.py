@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 from mpi4py import MPI
 
 from gridcoll.measure import uplinks
+from gridcoll.measure.clusters import silent
+from gridcoll.measure.flows import MESSAGE_BYTES, Stream
 from gridcoll.measure.uplinks import measure_uplinks
 from gridcoll.model import GridModel, linear_plogp
 from gridcoll.topology import Grid
@@ -52,39 +55,40 @@ def turn(amounts: uplinks._Turn) -> Turn:
     return senders, among, amounts.n_messages
 
 
+def ran(rates: np.ndarray, ends_together: bool = True) -> uplinks._Run:
+    return uplinks._Run(rates, np.full(len(rates), ends_together))
+
+
 @pytest.mark.parametrize(
-    ("together", "carried", "found", "looks"),
+    ("together", "carried", "found"),
     [
-        (2 * THIN, [], 0.0, 1),
-        (THIN, [THIN, THIN], THIN, 3),
-        (THIN, [1.9 * THIN], 0.0, 2),  # nearly what both links carry; others held it up at first
-        (THIN, [THIN, 1.9 * THIN], 0.0, 3),  # the first times, windows were not open yet
-        (THIN, [1.5 * THIN, 1.9 * THIN], 0.0, 3),  # hardly limited
-        (THIN, [THIN, 1.2 * THIN], 1.2 * THIN, 3),
+        (2 * THIN, [], 0.0),
+        (1.3 * THIN, [1.25 * THIN], 1.25 * THIN),  # by itself no more than while others sent
+        (0.6 * THIN, [1.3 * THIN, 1.25 * THIN], 1.25 * THIN),  # others held it up at first
+        (0.6 * THIN, [1.9 * THIN], 0.0),  # nearly what both links carry
+        (THIN, [0.6 * THIN, 1.9 * THIN], 0.0),  # a packet was lost
+        (THIN, [1.6 * THIN, 1.3 * THIN, 1.25 * THIN], 1.25 * THIN),  # a receiver was busy
+        (THIN, [THIN * 0.8**k for k in range(1, 6)], THIN),  # no two agree: its link's rate
     ],
 )
 def test_what_counts_as_one(
-    monkeypatch: pytest.MonkeyPatch,
-    together: float,
-    carried: list[float],
-    found: float,
-    looks: int,
+    monkeypatch: pytest.MonkeyPatch, together: float, carried: list[float], found: float
 ) -> None:
     asked: list[list[Turn]] = []
 
     def sent(
         _comm: object, model: GridModel, turns: list[uplinks._Turn], _: object
     ) -> list[uplinks._Run]:
-        asked.append([turn(each) for each in turns])
-        moved = np.full((model.n_clusters,) * 2, 2 * THIN)
-        moved[0] = [together, *carried, 0.0, 0.0][len(asked) - 1]
-        return [uplinks._Run(moved, np.full_like(moved, len(moved))) for _ in turns]
+        if turns:
+            asked.append([turn(each) for each in turns])
+        rates = np.full((model.n_clusters,) * 2, THIN)
+        rates[0] = [0.0, *[[together, *carried][len(asked) - 1] / 2] * 2]
+        return [ran(rates) for _ in turns]
 
     monkeypatch.setattr(uplinks, "_run_turns", sent)
-    rates = measure_uplinks(MPI.COMM_SELF, sites((4, 4, 4), THIN), n_messages=10)
-    assert rates == ((pytest.approx(found), 0.0, 0.0) if found else ())
-    alone, again = ([([0], False, 10)], [([0], False, 20 if carried[:1] == [1.5 * THIN] else 10)])
-    assert list(filter(None, asked)) == [[([0, 1, 2], True, 3)], alone, again][:looks]
+    measured = measure_uplinks(MPI.COMM_SELF, sites((4, 4, 4), THIN), n_messages=10)
+    assert measured == ((pytest.approx(found), 0.0, 0.0) if found else ())
+    assert asked == [[([0, 1, 2], True, 3)], *[[([0], False, 10)]] * len(carried)]
 
 
 @pytest.mark.parametrize(
@@ -117,53 +121,47 @@ def test_each_end_knows_the_other(
     assert [flow[0] for flow in sent] == senders, "all hosts send as much"
 
 
-def test_flows_that_do_not_end_together_clear_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One flow may have what another should, so the sum of their rates is too high.
-
-    Then each cluster sends by itself, and again with messages of lengths that end together.
-    """
+def test_flows_of_the_next_run_end_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One flow had what another should, so its messages are longer in the next run."""
     sizes: list[list[int]] = []
 
     def sent(
         _comm: object, model: GridModel, turns: list[uplinks._Turn], _: object
     ) -> list[uplinks._Run]:
         sizes.extend(each.sizes[0].tolist() for each in turns if list(each.sizes) == [0])
-        moved = THIN * (1 - np.eye(model.n_clusters))
-        took_s = np.ones_like(moved)
-        took_s[0, 1:] = (1.3, 1.3) if len(sizes) > 1 else (0.6, 2.0)  # one took the other's share
-        return [uplinks._Run(moved, took_s) for _ in turns]
+        rates = THIN * (1 - np.eye(model.n_clusters))
+        rates[0, 1:] = (0.9 * THIN, 0.3 * THIN) if sizes else (0.2 * THIN, 0.2 * THIN)
+        return [ran(rates) for _ in turns]
 
     monkeypatch.setattr(uplinks, "_run_turns", sent)
     rates = measure_uplinks(MPI.COMM_SELF, sites((4, 4, 4), THIN), n_messages=10)
-    even, longest = uplinks.MESSAGE_BYTES, uplinks.MESSAGE_BYTES
-    assert sizes == [[0, even, even], [0, longest, int(longest * 0.6 / 2.0)]]
-    assert rates == (pytest.approx(2 * THIN / 1.3), 0.0, 0.0)
+    longest = MESSAGE_BYTES
+    assert sizes == [[0, longest, longest], [0, longest, longest // 3]]
+    assert rates == (pytest.approx(1.2 * THIN), 0.0, 0.0)
 
 
 def test_lone_hosts_send_to_all_others_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What all carry until the last flow ends is an interface's rate; many share a few rounds."""
+    """What all flows carry is an interface's rate; many hosts share a few runs."""
     asked: list[list[int]] = []
 
     def sent(
         _comm: object, model: GridModel, turns: list[uplinks._Turn], _: object
     ) -> list[uplinks._Run]:
         asked.extend(list(each.sizes) for each in turns)
-        n = model.n_clusters
-        took_s = np.arange(1.0, 1.0 + n)[None].repeat(n, 0)
-        return [uplinks._Run(np.full((n, n), 2 * THIN), took_s) for _ in turns]
+        return [ran(np.full((model.n_clusters,) * 2, THIN / 3)) for _ in turns]
 
     monkeypatch.setattr(uplinks, "_run_turns", sent)
     found = measure_uplinks(MPI.COMM_SELF, sites((2, 1, 1, 1, 1, 1), THIN))
     assert asked[:4] == [[1, 5], [2], [3], [4]]
-    assert found[1:] == (6 * 2 * THIN / 6,) * 5
+    assert found[1:] == (pytest.approx(6 * THIN / 3),) * 5
     asked.clear()
     assert measure_uplinks(MPI.COMM_SELF, sites((1, 4), THIN)) == ()
     assert not asked, "its only link shows all there is"
 
 
-@pytest.mark.parametrize(("late", "looks"), [(1.0, 1), (1.2, 1), (4.0, 2)])
-def test_a_lone_host_whose_flows_do_not_end_together_is_looked_at_again(
-    monkeypatch: pytest.MonkeyPatch, late: float, looks: int
+@pytest.mark.parametrize("is_even", [True, False])
+def test_a_lone_host_whose_flows_end_far_apart_sends_again(
+    monkeypatch: pytest.MonkeyPatch, is_even: bool
 ) -> None:
     """One of two flows waited for a lost packet, so the interface carries more than it seems to."""
     asked: list[list[int]] = []
@@ -171,23 +169,22 @@ def test_a_lone_host_whose_flows_do_not_end_together_is_looked_at_again(
     def sent(
         _comm: object, model: GridModel, turns: list[uplinks._Turn], _: object
     ) -> list[uplinks._Run]:
-        took_s = np.ones((3, 3))
-        took_s[1, 2] = 1.0 if [1] in asked else late
+        rate = THIN if is_even or [1] in asked else 0.6 * THIN
         asked.extend(list(each.sizes) for each in turns)
-        return [uplinks._Run(THIN * (1 - np.eye(3)), took_s) for _ in turns]
+        return [ran(rate * (1 - np.eye(3)), is_even) for _ in turns]
 
     monkeypatch.setattr(uplinks, "_run_turns", sent)
     found = measure_uplinks(MPI.COMM_SELF, sites((4, 1, 4), THIN))
-    assert asked.count([1]) == looks
-    assert found[1] == pytest.approx(2 * THIN / (late if looks == 1 else 1.0))
+    assert asked.count([1]) == (1 if is_even else 2)
+    assert found[1] == pytest.approx(2 * THIN)
 
 
 def quick_run(bytes_per_s: float, latency_s: float = 5e-3) -> tuple[int, float]:
     """Return the messages of a quick run of one of three clusters, and the bytes on each link."""
     link = linear_plogp(latency_s, bytes_per_s)
     model = replace(sites((4, 4, 4), bytes_per_s), links=((link,) * 3,) * 3)
-    sizes, n_messages = uplinks._turn_of(model, np.array(model.link_bytes_per_s), [0], [0], 0)
-    return n_messages, n_messages * float(sizes[0].max()) * 4
+    turn = uplinks._turn_of(model, np.array(model.link_bytes_per_s), [0], [0], 0)
+    return turn.n_messages, turn.n_messages * float(turn.sizes[0].max()) * 4
 
 
 def test_a_quick_run_is_long_enough_to_tell_and_floods_no_link() -> None:
@@ -211,7 +208,7 @@ def test_uplinks_too_fast_for_the_budget_are_left_to_discovery(
         _comm: object, model: GridModel, turns: list[uplinks._Turn], _: object
     ) -> list[uplinks._Run]:
         asked.extend(list(each.sizes) for each in turns)
-        return [uplinks._Run(np.ones((3, 3)), np.ones((3, 3))) for _ in turns]
+        return [ran(np.ones((3, 3))) for _ in turns]
 
     monkeypatch.setattr(uplinks, "_run_turns", sent)
     for link, n_messages, looks in ((THIN, 0, True), (1.25e9, 0, False), (1.25e9, 10, True)):
@@ -223,20 +220,67 @@ def test_uplinks_too_fast_for_the_budget_are_left_to_discovery(
         assert bool(asked) == looks
 
 
-def test_all_flows_of_a_turn_start_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flows that start one after another, each timed by itself, seem to carry too much."""
-    done: list[str] = []
+def test_windows_are_open_before_anything_is_timed() -> None:
+    """As many bytes pass before as a window takes to grow to what the longest link holds."""
+    model = sites((4, 4, 4), THIN)
+    near = uplinks._turn_of(model, np.array(model.link_bytes_per_s), [0], [0], 0)
+    assert near.n_opening == uplinks.OPENING_MESSAGES
+    far_link = linear_plogp(0.1, THIN)
+    far = replace(model, links=((far_link,) * 3,) * 3)
+    opening = uplinks._turn_of(far, np.array(far.link_bytes_per_s), [0], [0], 0)
+    held = THIN * float(far.round_trip_s[0, 1])
+    assert opening.n_opening * MESSAGE_BYTES * 4 == pytest.approx(2 * held, rel=0.1)
 
-    def sent(_comm: object, streams: list[object], n: int) -> list[float]:
+
+Arrivals = list[list[float]]
+
+
+def run_of_one_turn(
+    monkeypatch: pytest.MonkeyPatch, arrived_s: Callable[[int], Arrivals], done: list[str]
+) -> uplinks._Run:
+    """Let one rank receive all flows of cluster 0, as ``arrived_s`` says for so many messages."""
+
+    def flows(_rank: int, _grid: Grid, cluster: int, sizes: list[int]) -> list[uplinks._Flow]:
+        return [
+            uplinks._Flow(cluster, target, Stream(0, sizes[target], False)) for target in (1, 2)
+        ]
+
+    def sent(_comm: object, _streams: object, n: int) -> Arrivals:
         done.append(f"{n} messages")
-        return [1.0 for _ in streams]
+        return arrived_s(n)
 
-    monkeypatch.setattr(uplinks, "stream_s", sent)
+    monkeypatch.setattr(uplinks, "_flows_from", flows)
+    monkeypatch.setattr(uplinks, "_transfer", sent)
     monkeypatch.setattr(uplinks, "wait_for_all", lambda _comm: done.append("wait"))
     model = sites((4, 4, 4), THIN)
     turn = uplinks._turn_of(model, np.array(model.link_bytes_per_s), [0], [0], 20)
-    uplinks._run_turns(MPI.COMM_SELF, model, [turn], uplinks.silent)
-    assert done == ["wait", "6 messages", "wait", "20 messages", "wait"]
+    (run,) = uplinks._run_turns(MPI.COMM_SELF, model, [turn], silent)
+    return run
+
+
+def test_all_flows_of_a_turn_start_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flow that starts after others gets more than its share when these end."""
+    done: list[str] = []
+    run_of_one_turn(monkeypatch, lambda n: [[1.0 + k for k in range(n)]] * 2, done)
+    assert done[:4] == ["wait", "3 messages", "wait", "20 messages"]
+
+
+@pytest.mark.parametrize(
+    ("last_s", "carried", "is_even"), [(2.0, 2.0, True), (3.9, 2.0, True), (4.1, 1.95, False)]
+)
+def test_the_best_half_of_a_run_counts(
+    monkeypatch: pytest.MonkeyPatch, last_s: float, carried: float, is_even: bool
+) -> None:
+    """A flow that ends late may not fill the uplink by itself, but the uplink was full before."""
+
+    def arrived_s(n: int) -> Arrivals:
+        steady = [2.0 * (k + 1) / n for k in range(n)]
+        return [steady, [*steady[:-1], last_s]]
+
+    run = run_of_one_turn(monkeypatch, arrived_s, [])
+    of_one = 20 * MESSAGE_BYTES / 2.0
+    assert run.rate(0) == pytest.approx(carried * of_one, rel=0.05)
+    assert run.is_even[0] == is_even
 
 
 def test_a_part_of_a_job_keeps_the_uplinks_of_its_clusters() -> None:
