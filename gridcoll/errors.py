@@ -18,6 +18,17 @@ def nearly(name: str, known: Iterable[str]) -> list[str]:
     return difflib.get_close_matches(name, list(known), cutoff=LEAST_SIMILARITY)
 
 
+def listed(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return the ``known`` names as a list, and the one that may have been meant by ``name``.
+
+    Each is shown with a ``prefix``, which does not count as a similarity.
+    """
+    names = list(known)
+    near = nearly(name, names)[:1]
+    shown = ", ".join(f"{prefix}{each}" for each in names)
+    return shown + "".join(f"; did you mean {prefix}{each}?" for each in near)
+
+
 class GridcollError(Exception):
     """Base of every error raised by gridcoll."""
 

@@ -7,13 +7,14 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import msgspec
+from msgspec import inspect
 
-from gridcoll.errors import FileError, UsageError
+from gridcoll.errors import FileError, UsageError, listed
 
 T = TypeVar("T")
 
@@ -93,7 +94,7 @@ def decode_toml(text: str, document: type[T], kind: str, path: str) -> T:
     """Decode ``text`` (TOML) to a ``document`` struct.
 
     Raises `FileError`, which starts with ``kind`` (``grid file``) and ``path``, and names the wrong
-    field.
+    field. If that is no field of its table, the error lists those that are.
     """
     try:
         return msgspec.toml.decode(text, type=document)
@@ -104,9 +105,28 @@ def decode_toml(text: str, document: type[T], kind: str, path: str) -> T:
         reason = str(error) if match is None else f"{match[2]}: {match[1]}"
         if match is not None and isinstance(error.__cause__, UsageError):
             reason = match[1]
+        if unknown := re.search(r"contains unknown field `(.*?)`", str(error), re.DOTALL):
+            place = re.findall(r"\[\d+\]|\w+", match[2] if match else "")
+            known = _fields_at(inspect.type_info(document), place)
+            reason += f"; known are {listed(unknown[1], known)}"
         raise unfit(kind, path, text, reason) from None
     except (msgspec.DecodeError, ValueError) as error:
         raise unfit(kind, path, text, f"not TOML: {error}") from None
+
+
+def _fields_at(kind: inspect.Type, place: Sequence[str]) -> Iterator[str]:
+    """Return the names of all fields of the struct at ``place``, steps from ``kind`` inwards."""
+    if isinstance(kind, inspect.UnionType):
+        for each in kind.types:
+            yield from _fields_at(each, place)
+    elif isinstance(kind, inspect.ListType):
+        yield from _fields_at(kind.item_type, place[1:])
+    elif isinstance(kind, inspect.StructType):
+        for field in kind.fields:
+            if not place:
+                yield field.encode_name
+            elif field.encode_name == place[0]:
+                yield from _fields_at(field.type, place[1:])
 
 
 def read_text(path: str | Path, kind: str) -> str:

@@ -109,6 +109,26 @@ _ENTRIES = (
 VARIABLES: dict[str, Variable] = {entry.name: entry for entry in _ENTRIES}
 
 
+class Written(str):
+    """A value of a setting that knows the ``name`` under which the user wrote it.
+
+    That is the name of a keyword, of a hint or of an option, for messages about the value.
+    """
+
+    name: str
+
+    def __new__(cls, value: str, name: str) -> Written:
+        new = super().__new__(cls, value)
+        new.name = name
+        return new
+
+
+def name_of(variable: str, environment: Mapping[str, str]) -> str:
+    """Return the name under which the user wrote the value of ``variable``."""
+    value = environment.get(variable)
+    return value.name if isinstance(value, Written) else variable
+
+
 def override(lower: Mapping[str, str], upper: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of ``lower``, replaced by those of ``upper`` where both have one.
 

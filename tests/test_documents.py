@@ -281,7 +281,9 @@ def test_a_message_that_nobody_says_is_seen() -> None:
 
 NEED_NO_REMEDY = {
     "GridComm: unknown keyword …; known are …": "names what there is",
-    "… …: known are …": "names what there is",
+    "hint …: known are …": "names what there is",
+    "algorithms …: known are …": "names what there is",
+    "…: …": "puts a setting's name before an unknown algorithm, with what there is",
     "algorithms: must map collectives to names, got …": "says what it must be",
     "grid: must be a path or the name of a grid, got a …; see model=": "says what it must be",
     "nbytes: must not be negative, got …": "says what it must be",

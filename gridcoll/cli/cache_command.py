@@ -30,10 +30,13 @@ def command() -> None:
 @command.command("path")
 def show_path() -> None:
     """Print the directory of the cache, or off."""
-    from gridcoll.measure.cache.folder import find_places
+    from gridcoll.measure.cache.folder import Cache, find_places
 
     places = find_places()
     click.echo(str(places.own) if places.own else "off")
+    site = Cache(places).site
+    if site and (warning := site.why_not_readable()):
+        click.echo(f"gridcoll: {warning}", err=True)
 
 
 @command.command("list")

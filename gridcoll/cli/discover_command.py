@@ -10,6 +10,7 @@ import click
 
 from gridcoll.errors import UsageError
 from gridcoll.files import check_writable, is_stream
+from gridcoll.variables import Written
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -147,12 +148,8 @@ def _budget_s(text: str) -> float:
 def _tolerance(text: str) -> float:
     from gridcoll.comm.settings import read_settings
 
-    if not text:
-        return read_settings().tolerance
-    try:
-        return read_settings({"GRIDCOLL_TOLERANCE": text}).tolerance
-    except UsageError as error:
-        raise UsageError(str(error).replace("GRIDCOLL_TOLERANCE", "--tolerance")) from None
+    option = {"GRIDCOLL_TOLERANCE": Written(text, "--tolerance")} if text else None
+    return read_settings(option).tolerance
 
 
 def _check_output(path: str) -> None:

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from gridcoll import release
-from gridcoll.errors import UsageError, nearly
+from gridcoll.errors import UsageError, listed, nearly
 from gridcoll.measure.cache.folder import NOWHERE, Places, find_places
 from gridcoll.plan import REGISTRIES
 from gridcoll.plan.registry import check_forced
 from gridcoll.topology.clustering import DEFAULT_TOLERANCE
-from gridcoll.variables import PREFIX, VARIABLES, override
+from gridcoll.variables import PREFIX, VARIABLES, Written, name_of, override
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings, validated."""
+    """The settings; `read_settings` validates them."""
 
     grid_file: str = ""
     """If empty, the grid is measured."""
@@ -45,14 +45,6 @@ class Settings:
     """Whether the choices for later calls depend on observed times."""
     log_decisions: bool = False
     """Whether rank 0 logs changes of decisions."""
-
-    def __post_init__(self) -> None:
-        if self.force not in ("", "grid", "native"):
-            raise UsageError(f"GRIDCOLL_FORCE: must be grid or native, got {self.force!r}")
-        if not 0 <= self.tolerance < 10:
-            raise UsageError(f"GRIDCOLL_TOLERANCE: must be in [0, 10), got {self.tolerance}")
-        for collective, name in self.algorithms.items():
-            check_forced(collective, name)
 
     def text(self) -> str:
         """Return all settings on one line; if ranks differ in it, the job is misconfigured.
@@ -73,27 +65,21 @@ def _given(path: str) -> str:
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
-    """Return the settings in ``environment`` (default ``os.environ``). Raises `UsageError`."""
+    """Return the settings in ``environment`` (default ``os.environ``).
+
+    Raises `UsageError`, which names the variable, or what the user wrote instead (see `Written`).
+    """
     env = os.environ if environment is None else environment
     for each in VARIABLES.values():
         if each.flag:
             _flag(env, each.name)
-    tolerance = env.get("GRIDCOLL_TOLERANCE", str(DEFAULT_TOLERANCE))
-    try:
-        parsed = float(tolerance)
-    except ValueError:
-        raise UsageError(f"GRIDCOLL_TOLERANCE: must be a number, got {tolerance!r}") from None
     return Settings(
-        grid_file=env.get("GRIDCOLL_GRID", ""),
+        grid_file=str(env.get("GRIDCOLL_GRID", "")),
         places=find_places(env),
         check=_flag(env, "GRIDCOLL_CHECK"),
-        force=env.get("GRIDCOLL_FORCE", ""),
-        tolerance=parsed,
-        algorithms={
-            collective: env[variable]
-            for collective in REGISTRIES
-            if env.get(variable := f"GRIDCOLL_{collective.upper()}")
-        },
+        force=_one_of(env, "GRIDCOLL_FORCE", ("grid", "native")),
+        tolerance=_tolerance(env),
+        algorithms=_algorithms(env),
         reproducible=_flag(env, "GRIDCOLL_REPRODUCIBLE"),
         learn=_one_of(env, "GRIDCOLL_LEARN", ("on", "off")) != "off",
         log_decisions=_one_of(env, "GRIDCOLL_LOG", ("decisions",)) == "decisions",
@@ -114,17 +100,41 @@ def misspelt(environment: Mapping[str, str]) -> str:
 
 
 def _one_of(env: Mapping[str, str], name: str, known: Sequence[str]) -> str:
-    value = env.get(name, "")
+    value = str(env.get(name, ""))
     if value and value not in known:
-        raise UsageError(f"{name}: must be {' or '.join(known)}, got {value!r}")
+        raise UsageError(f"{name_of(name, env)}: must be {' or '.join(known)}, got {value!r}")
     return value
 
 
 def _flag(env: Mapping[str, str], name: str) -> bool:
     value = env.get(name, "0")
     if value not in ("", "0", "1"):
-        raise UsageError(f"{name}: must be 0 or 1, got {value!r}")
+        raise UsageError(f"{name_of(name, env)}: must be 0 or 1, got {value!r}")
     return value == "1"
+
+
+def _tolerance(env: Mapping[str, str]) -> float:
+    name, text = name_of("GRIDCOLL_TOLERANCE", env), env.get("GRIDCOLL_TOLERANCE")
+    try:
+        tolerance = DEFAULT_TOLERANCE if text is None else float(text)
+    except ValueError:
+        raise UsageError(f"{name}: must be a number, got {text!r}") from None
+    if not 0 <= tolerance < 10:
+        raise UsageError(f"{name}: must be in [0, 10), got {tolerance}")
+    return tolerance
+
+
+def _algorithms(env: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for collective in REGISTRIES:
+        variable = f"{PREFIX}{collective.upper()}"
+        if name := env.get(variable):
+            try:
+                check_forced(collective, name)
+            except UsageError as error:
+                raise UsageError(f"{name_of(variable, env)}: {error}") from None
+            found[collective] = str(name)
+    return found
 
 
 HINT = "gridcoll_"
@@ -180,34 +190,35 @@ def environment_with(
     own: dict[str, str] = {}
     for name, value in rest.items():
         if name not in NAMES:
-            known = ", ".join(Keywords.__annotations__)
+            known = listed(name, Keywords.__annotations__)
             raise UsageError(f"GridComm: unknown keyword {name!r}; known are {known}")
         if value is not None:
-            own[f"{PREFIX}{name.upper()}"] = _text(name, value)
+            own[f"{PREFIX}{name.upper()}"] = Written(_text(name, value), name)
     if not isinstance(algorithms, Mapping):
         raise UsageError(f"algorithms: must map collectives to names, got {algorithms!r}")
     for collective, algorithm in algorithms.items():
-        _check_collective("algorithms", collective)
-        own[f"{PREFIX}{collective.upper()}"] = str(algorithm)
+        if collective not in REGISTRIES:
+            known = listed(str(collective), REGISTRIES)
+            raise UsageError(f"algorithms {collective!r}: known are {known}")
+        own[f"{PREFIX}{collective.upper()}"] = Written(str(algorithm), "algorithms")
     return override(variables, own)
 
 
 def _hints(info: MPI.Info) -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for key in info.keys():  # noqa: SIM118 - an Info is not iterable
         if not key.startswith(HINT):
             continue
         name = key.removeprefix(HINT)
-        if name not in NAMES:
-            _check_collective("hint", name)
-        found[f"{PREFIX}{name.upper()}"] = info.Get(key) or ""
+        if name not in NAMES and name not in REGISTRIES:
+            known = listed(name, (*NAMES, *REGISTRIES), HINT)
+            raise UsageError(f"hint {key!r}: known are {known}")
+        found[f"{PREFIX}{name.upper()}"] = Written(info.Get(key) or "", key)
     return found
 
 
-def _check_collective(place: str, name: str) -> None:
-    if name not in REGISTRIES:
-        known = ", ".join([*NAMES, *REGISTRIES] if place == "hint" else REGISTRIES)
-        raise UsageError(f"{place} {name!r}: known are {known}")
+_SWITCHES = {"0|1": ("0", "1"), "on|off": ("off", "on")}
+"""By the values of settings that are on or off: the texts for False and True."""
 
 
 def _text(name: str, value: object) -> str:
@@ -215,9 +226,11 @@ def _text(name: str, value: object) -> str:
     is_path = isinstance(value, (str, os.PathLike))
     if name in ("cache", "keep") and not is_path:
         raise UsageError(f"{name}: must be a directory or 'off', got {value!r}")
-    if isinstance(value, bool):
-        no, yes = ("off", "on") if NAMES[name].values == "on|off" else ("0", "1")
-        return yes if value else no
+    switch = _SWITCHES.get(NAMES[name].values)
+    if switch and isinstance(value, bool):
+        return switch[value]
+    if switch and str(value) not in ("", *switch):
+        raise UsageError(f"{name}: must be True or False, got {value!r}")
     if name == "grid" and not is_path:
         # Its text may be long, as that of a `GridModel`, which has a keyword of its own.
         kind = type(value).__name__

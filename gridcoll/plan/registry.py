@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 
-from gridcoll.errors import UsageError
+from gridcoll.errors import UsageError, listed
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.natives import natives_of
 from gridcoll.plan.plan import Plan
@@ -177,7 +177,7 @@ def load_all() -> None:
 def check_collective(name: str) -> None:
     """Raise `UsageError` unless ``name`` is a collective for which plans can be written."""
     if name not in REGISTRIES:
-        raise UsageError(f"collective {name!r}: known are {', '.join(REGISTRIES)}")
+        raise UsageError(f"collective {name!r}: known are {listed(name, REGISTRIES)}")
 
 
 def check_forced(collective: str, name: str) -> str:
@@ -191,7 +191,7 @@ def check_forced(collective: str, name: str) -> str:
     current = canonical_name(collective, name)
     known = (*natives_of(collective), *REGISTRIES[collective])
     if current not in known:
-        raise UsageError(f"{collective} algorithm {name!r}: known are {', '.join(known)}")
+        raise UsageError(f"{collective} algorithm {name!r}: known are {listed(name, known)}")
     if current != name and (collective, name) not in _warned:
         _warned.add((collective, name))
         logging.getLogger("gridcoll").warning(

@@ -48,6 +48,17 @@ def test_path(place: Path, gridcoll: Run, monkeypatch: pytest.MonkeyPatch) -> No
     assert "the cache is off" in ran.err
 
 
+def test_path_says_that_the_sites_cannot_be_read(
+    place: Path, gridcoll: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRIDCOLL_SITE_CACHE", "/nowhere")
+    ran = gridcoll("cache", "path")
+    assert ran.out.strip() == str(place)
+    assert "GRIDCOLL_SITE_CACHE: cannot read /nowhere: No such file" in ran.err
+    monkeypatch.setenv("GRIDCOLL_SITE_CACHE", str(place))
+    assert gridcoll("cache", "path").err == ""
+
+
 def test_list(place: Path, gridcoll: Run) -> None:
     lines = gridcoll("cache", "list").out.splitlines()
     assert any(line.split()[:2] == ["hosts", "north-0"] for line in lines)

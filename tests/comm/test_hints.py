@@ -174,11 +174,15 @@ def test_algorithms(collective: str) -> None:
 @pytest.mark.parametrize(
     ("keywords", "fault"),
     [
-        ({"speed": "high"}, "unknown keyword 'speed'; known are grid, .*, log, algorithms, info"),
+        ({"speed": "high"}, "unknown keyword 'speed'; known are grid, .*, log, algorithms, info$"),
+        ({"tolerence": 1}, r"'tolerence'; known are grid, .*; did you mean tolerance\?$"),
         ({"engine": "python"}, "unknown keyword 'engine'"),
         ({"algorithms": {"scan": "flat"}}, "algorithms 'scan'"),
+        ({"algorithms": {"bcst": "flat"}}, r"algorithms 'bcst': .*; did you mean bcast\?$"),
+        ({"algorithms": {3: "flat"}}, "algorithms 3: known are "),
         ({"algorithms": "flat"}, "must map collectives"),
-        ({"info": Info(gridcoll_speed="high")}, "hint 'speed'"),
+        ({"info": Info(gridcoll_speed="x")}, "^hint 'gridcoll_speed': .*gridcoll_reduce_scatter$"),
+        ({"info": Info(gridcoll_chek="1")}, r"'gridcoll_chek': .*did you mean gridcoll_check\?$"),
         ({"grid": ["a model, say"]}, "^grid: must be a path or the name of a grid, got a list"),
         ({"cache": False}, "^cache: must be a directory or 'off', got False"),
         ({"keep": 3}, "^keep: must be a directory or 'off', got 3"),
@@ -190,9 +194,45 @@ def test_what_no_setting_is_called_is_refused(keywords: Any, fault: str) -> None
         environment_with(keywords, {})
 
 
-def test_values_are_checked() -> None:
-    with pytest.raises(UsageError, match="GRIDCOLL_FORCE"):
-        read_settings(environment_with({"force": "sometimes"}, {}))
+WRONG: dict[str, tuple[Any, str, str]] = {
+    "check": (2, "must be 0 or 1, got '2'", "must be True or False, got 2"),
+    "reproducible": ("x", "must be 0 or 1, got 'x'", "must be True or False, got 'x'"),
+    "learn": (1, "must be on or off, got '1'", "must be True or False, got 1"),
+    "force": ("sometimes", "must be grid or native, got 'sometimes'", ""),
+    "tolerance": (77, "must be in [0, 10), got 77.0", ""),
+    "log": (True, "must be decisions, got 'True'", ""),
+    "cache": ("/dev/null", "must be a directory or off, got '/dev/null'", ""),
+    "keep": ("grid.toml", "must be a directory or off, got 'grid.toml'", ""),
+}
+"""By setting: a wrong value, the message about it, and that about a keyword if it is another."""
+
+
+@pytest.mark.parametrize("name", [*NAMES][1:])  # the grid's errors name the file
+def test_an_error_names_what_the_user_wrote(name: str) -> None:
+    value, message, of_keyword = WRONG[name]
+    variable, keywords = f"{PREFIX}{name.upper()}", {name: value}
+    hints = {"info": Info({f"gridcoll_{name}": str(value)})}
+    for place, said, given in (
+        (name, of_keyword or message, lambda: environment_with(keywords, {variable: ""})),  # type: ignore[arg-type]
+        (f"gridcoll_{name}", message, lambda: environment_with(hints, {variable: ""})),  # type: ignore[arg-type]
+        (variable, message, lambda: {variable: str(value)}),
+    ):
+        with pytest.raises(UsageError, match=f"^{re.escape(f'{place}: {said}')}"):
+            read_settings(given())
+
+
+@pytest.mark.parametrize(
+    ("place", "keywords", "environment"),
+    [
+        ("algorithms", {"algorithms": {"bcast": "chian"}}, {"GRIDCOLL_BCAST": "flat"}),
+        ("gridcoll_bcast", {"info": Info(gridcoll_bcast="chian")}, {"GRIDCOLL_BCAST": "flat"}),
+        ("GRIDCOLL_BCAST", {}, {"GRIDCOLL_BCAST": "chian"}),
+    ],
+)
+def test_an_unknown_algorithm(place: str, keywords: Any, environment: dict[str, str]) -> None:
+    said = rf"^{place}: bcast algorithm 'chian': known are native, .*; did you mean chain\?$"
+    with pytest.raises(UsageError, match=said):
+        read_settings(environment_with(keywords, environment))
 
 
 def test_a_name_that_is_nearly_a_setting_is_told_from_others() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -522,6 +523,32 @@ class TestPlaces:
         assert find_places({name: str(tmp_path)}) == Places(tmp_path, None, True)
         with pytest.raises(UsageError, match=f"{name}: must be a directory or off"):
             find_places({name: "grid.json"})
+
+    @pytest.mark.parametrize("kind", ["missing", "a file", "forbidden"])
+    def test_a_site_cache_that_cannot_be_read_is_said_once(
+        self, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        site, why = tmp_path / "site", "No such file or directory"
+        if kind == "a file":
+            site.touch()
+            why = "Not a directory"
+        elif kind == "forbidden":  # tests may run as root, who may read everything
+            why = "Permission denied"
+
+            def refuse(path: object, **_: object) -> None:
+                raise PermissionError(errno.EACCES, why)
+
+            monkeypatch.setattr(os, "scandir", refuse)
+            monkeypatch.setattr(Path, "stat", refuse)
+        cache = Cache(Places(None, site))
+        assert len(cache.read()) == len(cache.read()) == 0
+        said = f"GRIDCOLL_SITE_CACHE: cannot read {site}: {why}; it is not used"
+        assert cache.warning() == said
+
+    def test_a_site_cache_that_is_empty_is_none_to_warn_of(self, tmp_path: Path) -> None:
+        cache = Cache(Places(tmp_path / "own", tmp_path))
+        assert len(cache.read()) == 0
+        assert cache.warning() == ""
 
     def test_the_sites(self) -> None:
         places = find_places({"GRIDCOLL_SITE_CACHE": "/opt/grid", "GRIDCOLL_CACHE": "off"})

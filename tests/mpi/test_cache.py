@@ -245,6 +245,24 @@ def test_off_no_home_and_nowhere_to_write(
     assert not place.exists()
 
 
+def test_a_site_cache_that_is_not_there_is_one_warning_on_rank_0(
+    world: MPI.Intracomm,
+    place: Path,
+    sites: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sites(hosts_of(world))
+    monkeypatch.setenv("GRIDCOLL_SITE_CACHE", "/nowhere")
+    comm = GridComm(world)
+    works(comm)
+    comm.Free()
+    warned = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    several = len(set(hosts_of(world).values())) > 1
+    assert len(warned) == (world.Get_rank() == 0 and several)
+    assert all("GRIDCOLL_SITE_CACHE: cannot read /nowhere" in text for text in warned)
+
+
 def test_a_file_is_no_cache(
     world: MPI.Intracomm, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

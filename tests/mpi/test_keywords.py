@@ -102,6 +102,25 @@ def test_ranks_that_say_different_things_all_raise(world: MPI.Intracomm) -> None
         GridComm(world, **({"speed": 1} if world.rank == 0 else {}))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("keyword", "value", "message"),
+    [
+        ("force", "sometimes", "force: must be grid or native, got 'sometimes'"),
+        ("check", 2, "check: must be True or False, got 2"),
+        ("algorithms", {"bcast": "chian"}, "algorithms: bcast algorithm 'chian'"),
+    ],
+)
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_all_ranks_name_the_keyword(
+    world: MPI.Intracomm, keyword: str, value: object, message: str, everywhere: bool
+) -> None:
+    wrong: Any = {keyword: value} if everywhere or world.rank == 0 else {}
+    with pytest.raises(gridcoll.UsageError) as raised:
+        GridComm(world, **wrong)
+    assert message in str(raised.value)
+    assert "GRIDCOLL_" not in str(raised.value)
+
+
 def test_an_error_in_a_block_is_raised_by_whoever_has_it(world: MPI.Intracomm) -> None:
     comm = GridComm(world)
     try:

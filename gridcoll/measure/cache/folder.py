@@ -29,6 +29,7 @@ from gridcoll.measure.cache.knowledge import Knowledge
 from gridcoll.measure.cache.learning import declared_entries
 from gridcoll.topology.clustering import DEFAULT_TOLERANCE
 from gridcoll.topology.gridfile import parse_gridfile
+from gridcoll.variables import name_of
 
 DECLARED = "declared"
 """Folder of grid files that were written by hand."""
@@ -72,8 +73,8 @@ def find_places(environment: Mapping[str, str] | None = None) -> Places:
             no_directory = Path(value).exists() and not Path(value).is_dir()
             if no_directory or Path(value).suffix in (".json", ".toml"):
                 raise UsageError(
-                    f"{name}: must be a directory or off, got {value!r}; a grid file is read with "
-                    "GRIDCOLL_GRID"
+                    f"{name_of(name, env)}: must be a directory or off, got {value!r}; a grid file "
+                    "is read with the setting grid (GRIDCOLL_GRID)"
                 )
             return Places(Path(value), site, True)
     base = env.get("XDG_CACHE_HOME", "")
@@ -126,6 +127,9 @@ class Folder:
 
     def _is_ours(self) -> bool:
         """Whether the content of this directory can be trusted."""
+        if self.read_only and (why := self.why_not_readable()):
+            self.warnings.append(why)
+            return False
         try:
             found = self.path.stat()
         except OSError:
@@ -181,6 +185,15 @@ class Folder:
         """
         with self._locked():
             return self.write(change(self.read()))
+
+    def why_not_readable(self) -> str:
+        """Return why the site's entries cannot be read here; empty if they can."""
+        try:
+            with os.scandir(self.path):
+                return ""
+        except OSError as error:
+            reason = error.strerror or error
+        return f"GRIDCOLL_SITE_CACHE: cannot read {self.path}: {reason}; it is not used"
 
     def why_not_writable(self) -> str:
         """Return why entries cannot be written here; empty if they can. Leaves no trace."""
@@ -299,7 +312,8 @@ class Cache:
             self.own = Folder(places.own / below, is_named=places.is_named)
         if places.site is not None:
             self.site = Folder(places.site / below, read_only=True)
-            if not self.site.path.is_dir():
+            # Unlike `Path.is_dir`, this raises no error for a directory that we may not search.
+            if not os.path.isdir(self.site.path):  # noqa: PTH112
                 self.site.path = places.site
         self._is_named = places.is_named
 

@@ -366,7 +366,13 @@ def rank_order(job: JobFacts) -> Iterator[Finding]:
 
 def broken_cache(job: JobFacts) -> Iterator[Finding]:
     for fault in job.broken:
-        yield Finding("cache", "warning", fault, "gridcoll cache list shows what is left")
+        is_site = fault.startswith("GRIDCOLL_SITE_CACHE")
+        remedy = (
+            f"name a directory that {job.host_of(0)} can read, or unset it"
+            if is_site
+            else "gridcoll cache list shows what is left"
+        )
+        yield Finding("cache", "warning", fault, remedy)
     if job.unwritable:
         yield Finding(
             "cache",

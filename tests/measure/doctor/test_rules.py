@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -270,6 +271,16 @@ def test_connections_that_a_launcher_left_open_do_not_count() -> None:
             assert Connection("127.0.0.2", "127.0.0.1") in own_connections()
             assert own_connections(excluded=own_sockets()) == []
             other.communicate()
+
+
+def test_a_site_cache_that_is_not_there_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GRIDCOLL_CACHE", str(tmp_path))
+    monkeypatch.setenv("GRIDCOLL_SITE_CACHE", "/nowhere")
+    (found,) = rules.broken_cache(job(broken=doctor_command._kept(["h0"]).broken))
+    assert found.what.startswith("GRIDCOLL_SITE_CACHE: cannot read /nowhere: No such file")
+    assert "unset it" in found.remedy
 
 
 def test_a_misspelt_setting_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
