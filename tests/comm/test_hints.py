@@ -5,8 +5,10 @@ Options of `gridcoll run` are the environment's.
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import sys
 from collections.abc import KeysView
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +30,13 @@ from gridcoll.measure.cache.folder import NOWHERE
 from gridcoll.plan import REGISTRIES
 from gridcoll.variables import PREFIX, VARIABLES
 from tests.examples import ROOT
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`prepare_run` waits for an application to import MPI, and for the end of the process."""
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.setattr(atexit, "register", lambda *_: None)
 
 
 class Info(dict[str, str]):
