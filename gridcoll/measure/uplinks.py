@@ -37,7 +37,7 @@ hosts do not make the start of a job long."""
 RUN_S = 0.1
 RUN_TRIPS = 4
 """A quick run lasts about so many seconds, and so many round trips, if nothing limits the cluster.
-Ranks start some latency apart, and the first messages pass before windows limit a flow."""
+Ranks start some latency apart. Messages that open windows come before these."""
 
 FEWEST_MESSAGES = 3
 """Fewest messages of each flow in a quick run: one alone may have to wait for its window."""
@@ -85,16 +85,17 @@ def measure_uplinks(
         suspects = {c: rate for c, rate in suspects.items() if _passes_slowly(model, c)}
     found = np.zeros(model.n_clusters)
     outgoing: dict[int, list[float]] = {c: [] for c in suspects}
-    rates = np.array(model.link_bytes_per_s)
+    rates, expected = np.array(model.link_bytes_per_s), _without_uplinks(model)
 
     def run_groups(groups: Sequence[Sequence[int]]) -> list[_Run]:
-        turns = [_turn_of(model, rates, group, group, n_messages) for group in groups]
+        turns = [_turn_of(model, rates, group, group, expected, n_messages) for group in groups]
         runs = _run_turns(comm, model, turns, progress)
         for group, run in zip(groups, runs, strict=True):
             for c in group:
                 if c in suspects:
                     outgoing[c].append(run.rate(c))
                     rates[c] = run.rates[c]
+                    expected[c] = max(outgoing[c])
                 else:
                     found[c] = max(found[c], run.rate(c), _widest_link(model, c))
         return runs
@@ -107,12 +108,14 @@ def measure_uplinks(
         ]
 
     if len(suspects) > 1:
-        everybody = _turn_of(model, rates, [*suspects], (), n_messages)
+        everybody = _turn_of(model, rates, [*suspects], (), expected, n_messages)
         # Few messages: this takes long if receivers limit, and some suspects may remain.
         few = max(everybody.n_messages // 3, FEWEST_MESSAGES)
         (run,) = _run_turns(comm, model, [everybody._replace(n_messages=few)], progress)
         for c in suspects:
             outgoing[c].append(run.rate(c))
+            # Alone it may carry more. But a run that is half as long shows that, too.
+            expected[c] = max(run.rate(c), expected[c] / 2)
         suspects = {c: suspects[c] for c in limited()}
     runs = run_groups([*lone, *([c] for c in suspects)])
     again = [
@@ -184,7 +187,7 @@ class _Turn(NamedTuple):
     """Clusters that send at once.
 
     ``sizes`` has, for each of them, the bytes of a message to every other cluster, (C,).
-    ``n_messages`` is the number of timed messages of each flow, ``n_opening`` that of those before.
+    Each flow has ``n_messages``, after ``n_opening`` that open its window.
     """
 
     sizes: dict[int, np.ndarray]
@@ -197,22 +200,24 @@ def _turn_of(
     rates: np.ndarray,
     senders: Sequence[int],
     excluded: Sequence[int],
+    expected: np.ndarray,
     n_messages: int,
 ) -> _Turn:
     """Return what ``senders`` send to all clusters but ``excluded`` ones.
 
     The lengths of messages are in proportion to ``rates``, (C, C). If ``n_messages`` is 0, there
-    are as many messages as take `RUN_S` or `RUN_TRIPS`, and at most `BUDGET_BYTES` for a link.
+    are as many messages as take `RUN_S` or `RUN_TRIPS` at the ``expected`` rates of clusters, (C,),
+    and at most `BUDGET_BYTES` for a link.
 
     The bytes that pass while a window doubles up to what a link holds are twice as many as these.
     """
     sizes = {c: _message_sizes(model.grid, rates[c], c, excluded) for c in senders}
-    allowed, wanted, opening = _without_uplinks(model), FEWEST_MESSAGES, OPENING_MESSAGES
+    wanted, opening = FEWEST_MESSAGES, OPENING_MESSAGES
     for c, each in sizes.items():
         of_links = each * _lanes(model.grid, c)
         trips_s, most = model.round_trip_s[c], BUDGET_BYTES // int(of_links.max())
         lasts_s = max(RUN_S, RUN_TRIPS * float(trips_s.max()))
-        wanted = max(wanted, min(math.ceil(lasts_s * allowed[c] / of_links.sum()), most))
+        wanted = max(wanted, min(math.ceil(lasts_s * expected[c] / of_links.sum()), most))
         held = trips_s * rates[c] / np.where(of_links > 0, of_links, np.inf)
         opening = max(opening, min(math.ceil(2 * held.max()), most))
     return _Turn(sizes, n_messages or wanted, opening)
@@ -308,9 +313,9 @@ def _run_turns(
 ) -> list[_Run]:
     """Let clusters send to others, one of ``turns`` after another, and return a `_Run` of each.
 
-    All flows of a turn start together, after a few messages that open their windows. Of each run,
-    the half counts in which most arrives. Flows that get more than their share end before others,
-    and what is left of these may not fill an uplink; but no half shows more than an uplink carries.
+    All flows of a turn start together. Of each run, the half counts in which most arrives. Windows
+    open in the first half. Flows that get more than their share end before others, and what is left
+    of these may not fill an uplink; but no half shows more than an uplink carries.
     """
     if not turns:
         return []
@@ -324,9 +329,8 @@ def _run_turns(
             for flow in _flows_from(rank, model.grid, cluster, n_bytes.tolist())
         ]
         streams, taken = [f.stream for f in flows], [f for f in flows if not f.stream.sends]
-        for n_each in (n_opening, n_messages):
-            wait_for_all(comm)
-            arrived = _transfer(comm, streams, n_each)
+        wait_for_all(comm)
+        arrived = _transfer(comm, streams, n_opening + n_messages)
         arrivals += [(at, *each) for each in zip(taken, arrived, strict=True)]
     ends_s = np.zeros((len(turns), n, n))
     for at, flow, arrived_s in arrivals:
