@@ -20,7 +20,6 @@ from gridcoll.engine.waiting import wait_for_all, wait_politely
 from gridcoll.measure.clusters import Progress, silent
 from gridcoll.measure.flows import FIRST_LANES, MESSAGE_BYTES, Stream
 from gridcoll.model import GridModel
-from gridcoll.topology.grid import Grid
 from gridcoll.topology.rounds import lanes_between
 
 UPLINK_BELOW = 0.85
@@ -53,10 +52,16 @@ OPENING_MESSAGES = 3
 """At least so many messages of each flow come before any is timed, 96 KiB in all: a window starts
 at 15 KiB and doubles in each round trip."""
 
+OPEN_BYTES = OPENING_MESSAGES * MESSAGE_BYTES
+"""A flow should not have more than this under way."""
+
+MOST_FLOWS = 4 * FIRST_LANES
+"""Most flows between two clusters."""
+
 AGREE_ABOVE = 0.9
-"""Two runs of a cluster agree if the slower one carries more than this fraction of the faster one.
-An uplink is believed if two runs agree: a lost packet slows a run, and a receiver that was busy
-makes it seem faster, but neither does so by the same amount twice."""
+"""Two rates of a cluster agree if one is more than this fraction of the other. An uplink is
+believed if two of them agree: a lost packet slows a run, and a receiver that was busy makes it seem
+faster, but neither does so by the same amount twice."""
 
 MOST_RUNS = 5
 """Most runs of a cluster alone, whether any of them agree or not."""
@@ -74,18 +79,22 @@ def measure_uplinks(
     taken to have the same limit.
 
     A cluster is left out if one link carries about as much as all its links, or its interfaces,
-    together. All other clusters send at once first. Then those that seem to be limited send again,
-    each alone, because uplinks of others may have slowed them; and again with messages in
-    proportion to the rates seen, so that all flows last as long, until two runs agree. For a
-    cluster of one host, the value is the rate of its interface. If a lost packet seems to have
-    delayed one of its flows, all are measured again.
+    together. All other clusters send at once first; what uplinks limit then does not fill their
+    interfaces. Such clusters send again, each alone, because uplinks of others may have slowed
+    them; and again with messages in proportion to the rates seen, so that all flows last as long,
+    until two rates agree, that of the widest link included. For a cluster of one host, the value is
+    the rate of its interface. If a lost packet seems to have delayed one of its flows, all are
+    measured again.
     """
     lone, suspects = _lone_hosts(model), _suspects(model)
     if not n_messages:
         suspects = {c: rate for c, rate in suspects.items() if _passes_slowly(model, c)}
     found = np.zeros(model.n_clusters)
-    outgoing: dict[int, list[float]] = {c: [] for c in suspects}
-    rates, expected = np.array(model.link_bytes_per_s), _without_uplinks(model)
+    # The widest of its links has shown an uplink, too, if there is one.
+    outgoing = {c: [_widest_link(model, c)] for c in suspects}
+    rates = np.array(model.link_bytes_per_s)
+    # An uplink may carry as much as the widest link only.
+    expected = np.maximum(_without_uplinks(model) / 2, _outgoing_rates(model).max(axis=1))
 
     def run_groups(groups: Sequence[Sequence[int]]) -> list[_Run]:
         turns = [_turn_of(model, rates, group, group, expected, n_messages) for group in groups]
@@ -101,22 +110,19 @@ def measure_uplinks(
         return runs
 
     def limited() -> list[int]:
-        return [
-            c
-            for c in suspects
-            if max(*outgoing[c], _widest_link(model, c)) < UPLINK_BELOW * suspects[c]
-        ]
+        return [c for c in suspects if max(outgoing[c]) < UPLINK_BELOW * suspects[c]]
 
     if len(suspects) > 1:
-        everybody = _turn_of(model, rates, [*suspects], (), expected, n_messages)
-        # Few messages: this takes long if receivers limit, and some suspects may remain.
-        few = max(everybody.n_messages // 3, FEWEST_MESSAGES)
-        (run,) = _run_turns(comm, model, [everybody._replace(n_messages=few)], progress)
+        together = _rates_together(model, [*suspects])
+        everybody = _turn_of(model, together, [*suspects], (), expected, n_messages)
+        (run,) = _run_turns(comm, model, [everybody], progress)
         for c in suspects:
             outgoing[c].append(run.rate(c))
             # Alone it may carry more. But a run that is half as long shows that, too.
             expected[c] = max(run.rate(c), expected[c] / 2)
-        suspects = {c: suspects[c] for c in limited()}
+        suspects = {
+            c: suspects[c] for c in limited() if run.rate(c) < UPLINK_BELOW * together[c].sum()
+        }
     runs = run_groups([*lone, *([c] for c in suspects)])
     again = [
         group
@@ -144,10 +150,29 @@ def _outgoing_rates(model: GridModel) -> np.ndarray:
     return np.where(np.eye(model.n_clusters, dtype=bool), 0.0, model.link_bytes_per_s)
 
 
+def _interfaces(model: GridModel) -> np.ndarray:
+    """Return the bytes per second of all interfaces of each cluster together, (C,)."""
+    return np.array(model.grid.hosts_per_cluster) * model.flow_bytes_per_s.diagonal()
+
+
 def _without_uplinks(model: GridModel) -> np.ndarray:
     """Return the bytes per second that each cluster can send if no uplink limits it, (C,)."""
-    interfaces = np.array(model.grid.hosts_per_cluster) * model.flow_bytes_per_s.diagonal()
-    return np.asarray(np.minimum(_outgoing_rates(model).sum(axis=1), interfaces))
+    return np.asarray(np.minimum(_outgoing_rates(model).sum(axis=1), _interfaces(model)))
+
+
+def _rates_together(model: GridModel, senders: Sequence[int]) -> np.ndarray:
+    """Return the bytes per second of links if all ``senders`` send and no uplink limits, (C, C).
+
+    What several links bring to a cluster, or take from it, has to fit its interfaces. Those of a
+    lone host are not known yet.
+    """
+    rates = np.zeros((model.n_clusters,) * 2)
+    rates[[*senders]] = _outgoing_rates(model)[[*senders]]
+    interfaces = np.where(np.array(model.grid.hosts_per_cluster) > 1, _interfaces(model), np.inf)
+    for axis in (1, 0):
+        total = np.maximum(rates.sum(axis=axis), 1e-9)
+        rates = rates * np.expand_dims(np.minimum(interfaces / total, 1.0), axis)
+    return rates
 
 
 def _suspects(model: GridModel) -> dict[int, float]:
@@ -211,14 +236,15 @@ def _turn_of(
 
     The bytes that pass while a window doubles up to what a link holds are twice as many as these.
     """
-    sizes = {c: _message_sizes(model.grid, rates[c], c, excluded) for c in senders}
+    sizes = {c: _message_sizes(model, rates[c], c, excluded) for c in senders}
     wanted, opening = FEWEST_MESSAGES, OPENING_MESSAGES
     for c, each in sizes.items():
-        of_links = each * _lanes(model.grid, c)
+        of_links = each * _lanes(model, c)
         trips_s, most = model.round_trip_s[c], BUDGET_BYTES // int(of_links.max())
         lasts_s = max(RUN_S, RUN_TRIPS * float(trips_s.max()))
         wanted = max(wanted, min(math.ceil(lasts_s * expected[c] / of_links.sum()), most))
         held = trips_s * rates[c] / np.where(of_links > 0, of_links, np.inf)
+        held *= min(expected[c] / rates[c].sum(), 1.0)
         opening = max(opening, min(math.ceil(2 * held.max()), most))
     return _Turn(sizes, n_messages or wanted, opening)
 
@@ -242,34 +268,42 @@ class _Flow(NamedTuple):
     stream: Stream
 
 
-def _lanes(grid: Grid, cluster: int) -> np.ndarray:
+def _lanes(model: GridModel, cluster: int) -> np.ndarray:
     """Return the number of flows from ``cluster`` to each other one, (C,).
 
     It is a multiple of the number of hosts: if some sent more than others, these would be idle in
-    the end, and their interfaces would seem to be an uplink.
+    the end, and their interfaces would seem to be an uplink. A link that holds much is shared by
+    more flows, whose windows are open sooner; no two of them connect the same ranks.
     """
-    sizes = np.array(grid.ranks_per_cluster)
+    grid = model.grid
+    sizes, hosts = np.array(grid.ranks_per_cluster), np.array(grid.hosts_per_cluster)
     lanes = np.minimum(lanes_between(np.full_like(sizes, sizes[cluster]), sizes), FIRST_LANES)
     n_hosts = min(grid.hosts_per_cluster[cluster], FIRST_LANES)
-    return np.asarray(-(-lanes // n_hosts) * n_hosts)
+    lanes = -(-lanes // n_hosts) * n_hosts
+    held = _outgoing_rates(model)[cluster] * model.round_trip_s[cluster]
+    times = np.ceil(held / (lanes * OPEN_BYTES))
+    most = np.minimum(hosts, np.maximum(MOST_FLOWS // lanes, 1))
+    return np.asarray(lanes * np.clip(times, 1, most).astype(int))
 
 
-def _flows_from(rank: int, grid: Grid, cluster: int, sizes: Sequence[int]) -> list[_Flow]:
+def _flows_from(rank: int, model: GridModel, cluster: int, sizes: Sequence[int]) -> list[_Flow]:
     """Return the flows from ``cluster`` that ``rank`` sends or receives.
 
     Messages to cluster ``d`` have ``sizes[d]`` bytes. The widest flows are assigned first, each to
     a rank whose host has least to send so far.
     """
+    grid = model.grid
     members = grid.clusters[cluster].spread(len(grid.clusters[cluster]))
     host_bytes: Counter[int] = Counter()
     found: list[_Flow] = []
-    lanes = _lanes(grid, cluster)
+    lanes = _lanes(model, cluster)
     others = [d for d in range(len(sizes)) if d != cluster and sizes[d]]
     for other in sorted(others, key=lambda d: (-sizes[d], d)):
         free: list[int] = []
         receivers = grid.clusters[other].spread(lanes[other])
         for lane in range(lanes[other]):
-            receiver = receivers[lane % len(receivers)]
+            shift = lane // math.lcm(len(members), len(receivers))
+            receiver = receivers[(lane + shift) % len(receivers)]
             free = free or list(members)
             sender = min(free, key=lambda each: host_bytes[grid.host_of[each]])
             free.remove(sender)
@@ -282,13 +316,13 @@ def _flows_from(rank: int, grid: Grid, cluster: int, sizes: Sequence[int]) -> li
 
 
 def _message_sizes(
-    grid: Grid, rates: np.ndarray, cluster: int, excluded: Sequence[int]
+    model: GridModel, rates: np.ndarray, cluster: int, excluded: Sequence[int]
 ) -> np.ndarray:
     """Return the bytes of a message to each other cluster, (C,); 0 for ``excluded`` ones.
 
     Flows of such messages end at about the same time if clusters receive at ``rates``, (C,).
     """
-    per_flow = rates / _lanes(grid, cluster)
+    per_flow = rates / _lanes(model, cluster)
     per_flow[[cluster, *excluded]] = 0.0
     sizes = np.maximum(MESSAGE_BYTES * per_flow / per_flow.max(), SHORTEST_BYTES)
     return np.where(per_flow > 0, sizes, 0.0).astype(int)
@@ -326,7 +360,7 @@ def _run_turns(
         flows = [
             flow
             for cluster, n_bytes in sizes.items()
-            for flow in _flows_from(rank, model.grid, cluster, n_bytes.tolist())
+            for flow in _flows_from(rank, model, cluster, n_bytes.tolist())
         ]
         streams, taken = [f.stream for f in flows], [f for f in flows if not f.stream.sends]
         wait_for_all(comm)

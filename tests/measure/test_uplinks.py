@@ -66,9 +66,9 @@ def ran(rates: np.ndarray, ends_together: bool = True) -> uplinks._Run:
         (1.3 * THIN, [1.25 * THIN], 1.25 * THIN),  # by itself no more than while others sent
         (0.6 * THIN, [1.3 * THIN, 1.25 * THIN], 1.25 * THIN),  # others held it up at first
         (0.6 * THIN, [1.9 * THIN], 0.0),  # nearly what both links carry
-        (THIN, [0.6 * THIN, 1.9 * THIN], 0.0),  # a packet was lost
-        (THIN, [1.6 * THIN, 1.3 * THIN, 1.25 * THIN], 1.25 * THIN),  # a receiver was busy
-        (THIN, [THIN * 0.8**k for k in range(1, 6)], THIN),  # no two agree: its link's rate
+        (0.6 * THIN, [0.5 * THIN, 1.9 * THIN], 0.0),  # a packet was lost
+        (0.6 * THIN, [1.6 * THIN, 1.3 * THIN, 1.25 * THIN], 1.25 * THIN),  # a receiver was busy
+        (0.8 * THIN, [THIN * 0.8**k for k in range(2, 7)], THIN),  # no two agree: its link's rate
     ],
 )
 def test_what_counts_as_one(
@@ -88,7 +88,7 @@ def test_what_counts_as_one(
     monkeypatch.setattr(uplinks, "_run_turns", sent)
     measured = measure_uplinks(MPI.COMM_SELF, sites((4, 4, 4), THIN), n_messages=10)
     assert measured == ((pytest.approx(found), 0.0, 0.0) if found else ())
-    assert asked == [[([0, 1, 2], True, 3)], *[[([0], False, 10)]] * len(carried)]
+    assert asked == [[([0, 1, 2], True, 10)], *[[([0], False, 10)]] * len(carried)]
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,7 @@ def test_each_end_knows_the_other(
     """Every flow has one sender and one receiver, which count the same messages."""
     model = sites(sizes, THIN)
     flows = {
-        rank: uplinks._flows_from(rank, model.grid, 0, [0, 7, 5])
-        for rank in range(model.grid.n_ranks)
+        rank: uplinks._flows_from(rank, model, 0, [0, 7, 5]) for rank in range(model.grid.n_ranks)
     }
     sent, taken = (
         sorted(
@@ -181,7 +180,8 @@ def test_a_lone_host_whose_flows_end_far_apart_sends_again(
 
 def turn_alone(model: GridModel, n_messages: int) -> uplinks._Turn:
     """What cluster 0 sends by itself."""
-    rates, expected = np.array(model.link_bytes_per_s), uplinks._without_uplinks(model)
+    rates = uplinks._outgoing_rates(model)
+    expected = uplinks._without_uplinks(model)
     return uplinks._turn_of(model, rates, [0], [0], expected, n_messages)
 
 
@@ -190,7 +190,9 @@ def quick_run(bytes_per_s: float, latency_s: float = 5e-3) -> tuple[int, float]:
     link = linear_plogp(latency_s, bytes_per_s)
     model = replace(sites((4, 4, 4), bytes_per_s), links=((link,) * 3,) * 3)
     turn = turn_alone(model, 0)
-    return turn.n_messages, turn.n_messages * float(turn.sizes[0].max()) * 4
+    return turn.n_messages, turn.n_messages * float(
+        (turn.sizes[0] * uplinks._lanes(model, 0)).max()
+    )
 
 
 def test_a_quick_run_is_long_enough_to_tell_and_floods_no_link() -> None:
@@ -199,7 +201,7 @@ def test_a_quick_run_is_long_enough_to_tell_and_floods_no_link() -> None:
     assert THIN * uplinks.RUN_S <= on_link <= 2 * THIN * uplinks.RUN_S
     n_far, on_link = quick_run(THIN, 0.1)
     assert n_far > n_near
-    assert on_link >= THIN * uplinks.RUN_TRIPS * 0.2
+    assert on_link >= THIN * uplinks.RUN_TRIPS * 0.2 / 2
     _, on_link = quick_run(1.25e9)
     assert uplinks.BUDGET_BYTES / 2 < on_link <= uplinks.BUDGET_BYTES
 
@@ -226,16 +228,57 @@ def test_uplinks_too_fast_for_the_budget_are_left_to_discovery(
         assert bool(asked) == looks
 
 
+def far(model: GridModel, bytes_per_s: float) -> GridModel:
+    """The same clusters, a tenth of a second apart."""
+    link = linear_plogp(0.1, bytes_per_s)
+    return replace(model, links=((link,) * 3,) * 3)
+
+
 def test_windows_are_open_before_anything_is_timed() -> None:
-    """As many bytes pass before as a window takes to grow to what the longest link holds."""
-    model = sites((4, 4, 4), THIN)
-    near = turn_alone(model, 0)
+    """As many bytes pass before as a window takes to grow to its part of what a link holds."""
+    near = turn_alone(sites((4, 4, 4), THIN), 0)
     assert near.n_opening == uplinks.OPENING_MESSAGES
-    far_link = linear_plogp(0.1, THIN)
-    far = replace(model, links=((far_link,) * 3,) * 3)
-    opening = turn_alone(far, 0)
-    held = THIN * float(far.round_trip_s[0, 1])
-    assert opening.n_opening * MESSAGE_BYTES * 4 == pytest.approx(2 * held, rel=0.1)
+    model = far(sites((4, 4, 4), 8 * THIN), 8 * THIN)
+    n_flows = uplinks._lanes(model, 0)[1]
+    on_link = turn_alone(model, 0).n_opening * MESSAGE_BYTES * n_flows
+    assert on_link == pytest.approx(2 * 8 * THIN * float(model.round_trip_s[0, 1]), rel=0.2)
+
+
+def test_a_link_that_holds_much_has_more_flows() -> None:
+    """Each of them between other ranks, and all hosts send as much."""
+    near, model = sites((4, 4, 4), THIN), far(sites((4, 4, 4), THIN), THIN)
+    assert uplinks._lanes(near, 0).tolist() == [4, 4, 4]
+    assert uplinks._lanes(model, 0)[1:].tolist() == [12, 12]
+    pairs = [
+        (rank, flow.stream.peer)
+        for rank in range(4)
+        for flow in uplinks._flows_from(rank, model, 0, [0, 9, 9])
+        if flow.target == 1
+    ]
+    assert len(set(pairs)) == len(pairs) == 12
+    assert [sum(rank == each for each, _ in pairs) for rank in range(4)] == [3] * 4
+
+
+@pytest.mark.parametrize(("carried", "is_left"), [(0.9, False), (0.7, True)])
+def test_what_interfaces_of_others_limit_is_no_uplink(
+    monkeypatch: pytest.MonkeyPatch, carried: float, is_left: bool
+) -> None:
+    """Two sites of four hosts each can send more than one of two hosts can receive."""
+    model = sites((4, 2, 4), 2 * NIC)
+    together = uplinks._rates_together(model, [0, 1, 2])
+    assert together[0].sum() == pytest.approx(3 * NIC, rel=1e-3)
+    alone: list[int] = []
+
+    def sent(
+        _comm: object, model: GridModel, turns: list[uplinks._Turn], _: object
+    ) -> list[uplinks._Run]:
+        alone.extend(c for each in turns for c in each.sizes if len(each.sizes) == 1)
+        return [ran((carried if len(each.sizes) > 1 else 1.0) * together) for each in turns]
+
+    monkeypatch.setattr(uplinks, "_run_turns", sent)
+    assert uplinks._suspects(model).keys() == {0, 2}
+    measure_uplinks(MPI.COMM_SELF, model, n_messages=10)
+    assert (0 in alone) == is_left
 
 
 Arrivals = list[list[float]]
@@ -246,7 +289,7 @@ def run_of_one_turn(
 ) -> uplinks._Run:
     """Let one rank receive all flows of cluster 0, as ``arrived_s`` says for so many messages."""
 
-    def flows(_rank: int, _grid: Grid, cluster: int, sizes: list[int]) -> list[uplinks._Flow]:
+    def flows(_rank: int, _: GridModel, cluster: int, sizes: list[int]) -> list[uplinks._Flow]:
         return [
             uplinks._Flow(cluster, target, Stream(0, sizes[target], False)) for target in (1, 2)
         ]
