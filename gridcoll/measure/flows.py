@@ -5,6 +5,7 @@ It exceeds the bandwidth of one flow if TCP windows limit each flow.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -186,7 +187,8 @@ class GrowingRuns:
 
     def __post_init__(self) -> None:
         half = min(self._conclusive_bytes() / 2, QUICK_BUDGET_BYTES / 8)
-        self.n_messages = max(int(half / (self.n_lanes * MESSAGE_BYTES)), 1)
+        # Rounded up, as otherwise the second run would often be a bit too short.
+        self.n_messages = math.ceil(half / (self.n_lanes * MESSAGE_BYTES))
 
     def _conclusive_bytes(self) -> float:
         """Return what one flow carries in the shortest run that may be conclusive."""
