@@ -58,6 +58,11 @@ def codes(found: dict[str, Any]) -> set[str]:
     return {finding["code"] for finding in found["findings"]} - {"busy", "engine"}
 
 
+def under(mpi: str) -> pytest.MarkDecorator:
+    """For tests that run under one MPI, because nothing in them depends on it."""
+    return pytest.mark.parametrize("mpi", [mpi], indirect=True)
+
+
 def test_a_grid_without_faults(small: Testbed, mpi: str) -> None:
     hosts = sorted(small.hosts)
     found, _ = page(Job(small, mpi, hosts))
@@ -67,11 +72,13 @@ def test_a_grid_without_faults(small: Testbed, mpi: str) -> None:
     assert all(host["addresses"][0].startswith("10.") for host in found["hosts"])
 
 
+@under("openmpi")
 def test_ranks_in_turn_over_sites_are_seen(small: Testbed, mpi: str) -> None:
     found, _ = page(Job(small, mpi))
     assert "rank-order" in codes(found)
 
 
+@under("impi")
 def test_settings_that_are_refused_are_errors(small: Testbed, mpi: str) -> None:
     found, code = page(Job(small, mpi, sorted(small.hosts)), GRIDCOLL_FORCE="sometimes")
     assert "settings" in codes(found)
@@ -80,6 +87,7 @@ def test_settings_that_are_refused_are_errors(small: Testbed, mpi: str) -> None:
     assert not found["ok"]
 
 
+@under("mpich")
 def test_python_instead_of_c_is_seen(small: Testbed, mpi: str) -> None:
     found, code = page(Job(small, mpi, sorted(small.hosts)), GRIDCOLL_ENGINE="python")
     assert "engine" in {finding["code"] for finding in found["findings"]}
@@ -312,6 +320,7 @@ class TestFaultsOfTheNetwork:
         with Testbed.up(write_grid()) as testbed:
             yield testbed
 
+    @under("openmpi")
     def test_a_slow_direction_is_seen(self, own: Testbed, mpi: str) -> None:
         slow = own.popen("left-0", (sys.executable, "-c", SLOW, own.instance.text))
         assert slow.wait(30) == 0
@@ -319,6 +328,7 @@ class TestFaultsOfTheNetwork:
         assert "asymmetric" in codes(found)
         assert code != 0
 
+    @under("mpich")
     def test_a_thin_link_is_seen(self, own: Testbed, mpi: str) -> None:
         own.change(own.spec.change(ChangeSpec(link=("left", "right"), rate="4 Mbit/s")))
         found, _ = page(Job(own, mpi, sorted(own.hosts)))
