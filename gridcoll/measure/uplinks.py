@@ -26,6 +26,10 @@ UPLINK_BELOW = 0.85
 """A cluster has a limiting uplink if its outgoing flows together carry less than this fraction of
 what its links and interfaces allow. Sums of measured rates are accurate to about 10 %."""
 
+SURELY_BELOW = 0.7
+"""A cluster whose flows carry more than this fraction sends four times as long before its uplink is
+believed: over long round trips, flows that recover from a loss carry too little for some time."""
+
 SHORTEST_BYTES = 1 << 10
 """Smallest message to any cluster."""
 
@@ -82,9 +86,9 @@ def measure_uplinks(
     together. All other clusters send at once first; what uplinks limit then does not fill their
     interfaces. Such clusters send again, each alone, because uplinks of others may have slowed
     them; and again with messages in proportion to the rates seen, so that all flows last as long,
-    until two rates agree, that of the widest link included. For a cluster of one host, the value is
-    the rate of its interface. If a lost packet seems to have delayed one of its flows, all are
-    measured again.
+    until two rates agree, that of the widest link included. Those that are hardly limited send much
+    longer then. For a cluster of one host, the value is the rate of its interface: the higher one
+    of two runs if that limits its links.
     """
     lone, suspects = _lone_hosts(model), _suspects(model)
     if not n_messages:
@@ -95,19 +99,21 @@ def measure_uplinks(
     rates = np.array(model.link_bytes_per_s)
     # An uplink may carry as much as the widest link only.
     expected = np.maximum(_without_uplinks(model) / 2, _outgoing_rates(model).max(axis=1))
+    links_together = _outgoing_rates(model).sum(axis=1)
+    for group in lone:
+        expected[group] = links_together[group]
 
-    def run_groups(groups: Sequence[Sequence[int]]) -> list[_Run]:
+    def run_groups(groups: Sequence[Sequence[int]]) -> None:
         turns = [_turn_of(model, rates, group, group, expected, n_messages) for group in groups]
         runs = _run_turns(comm, model, turns, progress)
         for group, run in zip(groups, runs, strict=True):
             for c in group:
                 if c in suspects:
-                    outgoing[c].append(run.rate(c))
-                    rates[c] = run.rates[c]
+                    outgoing[c].append(run[c].sum())
+                    rates[c] = run[c]
                     expected[c] = max(outgoing[c])
                 else:
-                    found[c] = max(found[c], run.rate(c), _widest_link(model, c))
-        return runs
+                    found[c] = max(found[c], run[c].sum(), _widest_link(model, c))
 
     def limited() -> list[int]:
         return [c for c in suspects if max(outgoing[c]) < UPLINK_BELOW * suspects[c]]
@@ -117,19 +123,23 @@ def measure_uplinks(
         everybody = _turn_of(model, together, [*suspects], (), expected, n_messages)
         (run,) = _run_turns(comm, model, [everybody], progress)
         for c in suspects:
-            outgoing[c].append(run.rate(c))
+            outgoing[c].append(run[c].sum())
             # Alone it may carry more. But a run that is half as long shows that, too.
-            expected[c] = max(run.rate(c), expected[c] / 2)
+            expected[c] = max(run[c].sum(), expected[c] / 2)
         suspects = {
-            c: suspects[c] for c in limited() if run.rate(c) < UPLINK_BELOW * together[c].sum()
+            c: suspects[c] for c in limited() if run[c].sum() < UPLINK_BELOW * together[c].sum()
         }
-    runs = run_groups([*lone, *([c] for c in suspects)])
+    run_groups([*lone, *([c] for c in suspects)])
     again = [
-        group
-        for group, run in zip(lone, runs, strict=False)
-        if not all(run.is_even[c] for c in group)
+        group for group in lone if any(found[c] < UPLINK_BELOW * links_together[c] for c in group)
     ]
+    sent_long: set[int] = set()
     for _ in range(MOST_RUNS - 1):
+        for c in limited():
+            most = max(outgoing[c])
+            if most > SURELY_BELOW * suspects[c] and c not in sent_long:
+                sent_long.add(c)
+                outgoing[c], expected[c] = [most], 2 * suspects[c]
         run_groups([*again, *([c] for c in limited() if not _confirmed(outgoing[c]))])
         again = []
     for c in limited():
@@ -236,7 +246,7 @@ def _turn_of(
 
     The bytes that pass while a window doubles up to what a link holds are twice as many as these.
     """
-    sizes = {c: _message_sizes(model, rates[c], c, excluded) for c in senders}
+    sizes = _message_sizes(model, rates, senders, excluded)
     wanted, opening = FEWEST_MESSAGES, OPENING_MESSAGES
     for c, each in sizes.items():
         of_links = each * _lanes(model, c)
@@ -316,38 +326,32 @@ def _flows_from(rank: int, model: GridModel, cluster: int, sizes: Sequence[int])
 
 
 def _message_sizes(
-    model: GridModel, rates: np.ndarray, cluster: int, excluded: Sequence[int]
-) -> np.ndarray:
-    """Return the bytes of a message to each other cluster, (C,); 0 for ``excluded`` ones.
+    model: GridModel, rates: np.ndarray, senders: Sequence[int], excluded: Sequence[int]
+) -> dict[int, np.ndarray]:
+    """Return the bytes of a message of each of ``senders`` to every other cluster, (C,).
 
-    Flows of such messages end at about the same time if clusters receive at ``rates``, (C,).
+    They are 0 for ``excluded`` clusters. All flows of such messages end at about the same time if
+    links carry ``rates``, (C, C).
     """
-    per_flow = rates / _lanes(model, cluster)
-    per_flow[[cluster, *excluded]] = 0.0
-    sizes = np.maximum(MESSAGE_BYTES * per_flow / per_flow.max(), SHORTEST_BYTES)
-    return np.where(per_flow > 0, sizes, 0.0).astype(int)
-
-
-class _Run(NamedTuple):
-    """Bytes from each cluster to every other one per second, (C, C).
-
-    ``is_even`` tells for each cluster whether all its flows lasted at least half of the run, (C,).
-    """
-
-    rates: np.ndarray
-    is_even: np.ndarray
-
-    def rate(self, cluster: int) -> float:
-        """Return the bytes per second from ``cluster`` to all others."""
-        return float(self.rates[cluster].sum())
+    per_flow = {c: rates[c] / _lanes(model, c) for c in senders}
+    for c, each in per_flow.items():
+        each[[c, *excluded]] = 0.0
+    widest = max(float(each.max()) for each in per_flow.values())
+    return {
+        c: np.where(each > 0, np.maximum(MESSAGE_BYTES * each / widest, SHORTEST_BYTES), 0).astype(
+            int
+        )
+        for c, each in per_flow.items()
+    }
 
 
 def _run_turns(
     comm: MPI.Intracomm, model: GridModel, turns: Sequence[_Turn], progress: Progress
-) -> list[_Run]:
-    """Let clusters send to others, one of ``turns`` after another, and return a `_Run` of each.
+) -> list[np.ndarray]:
+    """Let clusters send to others, one of ``turns`` after another.
 
-    All flows of a turn start together. Of each run, the half counts in which most arrives. Windows
+    Returns the bytes per second from each cluster to every other one, (C, C), in each turn. All
+    flows of a turn start together. Of each run, the half counts in which most arrives. Windows
     open in the first half. Flows that get more than their share end before others, and what is left
     of these may not fill an uplink; but no half shows more than an uplink carries.
     """
@@ -384,9 +388,8 @@ def _run_turns(
     halves = moved[_STEPS:] - moved[: _STEPS + 1]
     best = halves.sum(axis=3).argmax(axis=0)[None, ..., None]
     rates = np.take_along_axis(halves, best, axis=0)[0] / (lasts_s[..., None] / 2)
-    firsts_s = np.where(ends_s > 0, ends_s, np.inf).min(axis=2)
     progress("uplinks", len(turns), len(turns))
-    return list(map(_Run, rates, firsts_s >= lasts_s / 2))
+    return list(rates)
 
 
 def _transfer(comm: MPI.Intracomm, streams: Sequence[Stream], n_messages: int) -> list[list[float]]:
