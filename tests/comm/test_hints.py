@@ -9,7 +9,7 @@ import atexit
 import os
 import re
 import sys
-from collections.abc import KeysView
+from collections.abc import Iterator, KeysView
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from gridcoll.comm.settings import (
     read_settings,
 )
 from gridcoll.errors import UsageError
+from gridcoll.launch import runner
 from gridcoll.measure.cache.folder import NOWHERE
 from gridcoll.plan import REGISTRIES
 from gridcoll.variables import PREFIX, VARIABLES
@@ -33,10 +34,11 @@ from tests.examples import ROOT
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """`prepare_run` waits for an application to import MPI, and for the end of the process."""
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     monkeypatch.setattr(atexit, "register", lambda *_: None)
+    yield
+    sys.meta_path[:] = [each for each in sys.meta_path if type(each) is not runner._Finder]
 
 
 class Info(dict[str, str]):
