@@ -337,12 +337,12 @@ def _message_sizes(
     for c, each in per_flow.items():
         each[[c, *excluded]] = 0.0
     widest = max(float(each.max()) for each in per_flow.values())
-    return {
-        c: np.where(each > 0, np.maximum(MESSAGE_BYTES * each / widest, SHORTEST_BYTES), 0).astype(
-            int
-        )
-        for c, each in per_flow.items()
-    }
+    sizes = {}
+    for c, each in per_flow.items():
+        # A flow that carried nothing in one run may carry something in the next.
+        sizes[c] = np.maximum(MESSAGE_BYTES * each / widest, SHORTEST_BYTES).astype(int)
+        sizes[c][[c, *excluded]] = 0
+    return sizes
 
 
 def _run_turns(

@@ -303,6 +303,14 @@ def test_slow_clusters_send_shorter_messages() -> None:
     assert sizes[1].tolist() == [MESSAGE_BYTES // 4, 0, MESSAGE_BYTES // 4]
 
 
+def test_a_flow_that_carried_nothing_takes_part_in_the_next_run() -> None:
+    """It may have waited for a lost packet."""
+    model = sites((4, 4, 4), THIN)
+    rates = uplinks._outgoing_rates(model) * np.array([1.0, 1.0, 0.0])
+    sizes = uplinks._turn_of(model, rates, [0], [0], rates.sum(axis=1), 0).sizes
+    assert sizes[0].tolist() == [0, MESSAGE_BYTES, uplinks.SHORTEST_BYTES]
+
+
 Arrivals = list[list[float]]
 
 
