@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gridcoll.constants import DETOUR_GAIN, LINK_PACE, SHORTEST_PACED_BYTES
+from gridcoll.constants import DETOUR_GAIN, LINK_PACE
 from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.model.plogp import FloatArray
 from gridcoll.model.routing import busy_s, whole_parts
@@ -305,7 +305,7 @@ def relayed_messages(parts: Sequence[Part]) -> tuple[Messages, FloatArray]:
 @algorithm(
     "alltoall",
     "relayed",
-    "long blocks where some links are much thinner than others, short ones where some ways are "
+    "long blocks where some links are much thinner than others, shorter ones where some ways are "
     "much longer than others",
     "gridcoll; concurrent flow (Shahrokhi and Matula 1990) by mirror prox",
 )
@@ -313,7 +313,7 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     grid = model.grid
     if model.n_clusters < 3 or grid.n_ranks > MOST_PACED_RANKS or not n_bytes:
         return []
-    found = _over_shorter_paths(model, n_bytes) if n_bytes < SHORTEST_PACED_BYTES else []
+    found = _over_shorter_paths(model, n_bytes)
     routes = model.exchange_routes
     if routes.gain < DETOUR_GAIN:
         return found
@@ -328,7 +328,10 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
 
 
 def _over_shorter_paths(model: GridModel, n_bytes: int) -> list[Candidate]:
-    """Return short blocks over shorter paths through a third cluster; the longest leave first."""
+    """Return blocks over shorter paths through a third cluster; those with the longest leave first.
+
+    Not if they are so long that the wires of that cluster are busy for longer than this saves.
+    """
     one_way_s = model.gap_and_one_way_s(np.array([float(n_bytes)]))[1][..., 0]
     via_s = one_way_s[:, None, :] + one_way_s.T[None, :, :]  # from a to b through c
     every = np.arange(model.n_clusters)

@@ -30,7 +30,7 @@ from gridcoll.plan.alltoall.relayed import (
 from gridcoll.plan.cost import price_plan
 from gridcoll.plan.pacing import thin_links
 from gridcoll.topology import Grid
-from gridcoll.topology.gridfile import read_gridfile
+from gridcoll.topology.gridfile import parse_gridfile, read_gridfile
 
 HOSTFILES = Path(__file__).parents[3] / "hostfiles"
 
@@ -261,3 +261,36 @@ def test_short_blocks_go_the_nearer_way() -> None:
     walked_s = price_plan(plan, model).makespan_s
     assert walked_s == pytest.approx(winner.predicted_s, rel=0.07)
     assert walked_s <= 1.15 * alltoall_limit_s(wires_from_spec(spec, spec.rank_hosts()), 1 << 10)
+
+
+DETOUR = """
+version = 1
+name = "detour"
+clusters = [
+    { name = "a", hosts = 3, nic = "100 Mbit/s" },
+    { name = "b", hosts = 2, nic = "150 Mbit/s" },
+    { name = "c", hosts = 1, nic = "50 Mbit/s" },
+]
+links = [
+    { between = ["a", "b"], latency = "9 ms", rate = "100 Mbit/s" },
+    { between = ["a", "c"], latency = "2 ms", rate = "100 Mbit/s" },
+    { between = ["b", "c"], latency = "30 ms", rate = "100 Mbit/s" },
+]
+"""
+"""From b to c it is 30 ms, by way of a 11."""
+
+
+@pytest.mark.parametrize(("n_bytes", "is_chosen"), [(1 << 14, True), (1 << 20, False)])
+def test_longer_blocks_go_the_nearer_way_if_that_saves_more_than_it_takes(
+    n_bytes: int, is_chosen: bool
+) -> None:
+    spec = parse_gridfile(DETOUR)
+    model = declared_model(spec, spec.rank_hosts())
+    labels = [each.label for each in offered(model, n_bytes)]
+    assert any(label.startswith("the nearer way") for label in labels) == is_chosen
+    winner = choose("alltoall", model, n_bytes, 0, grid_only=True).winner
+    assert (winner.name == "relayed") == is_chosen
+    if is_chosen:
+        limit_s = alltoall_limit_s(wires_from_spec(spec, spec.rank_hosts()), n_bytes)
+        assert winner.predicted_s is not None
+        assert winner.predicted_s < 1.3 * limit_s
