@@ -70,6 +70,11 @@ faster, but neither does so by the same amount twice."""
 MOST_RUNS = 5
 """Most runs of a cluster alone, whether any of them agree or not."""
 
+_TAG = 7
+
+_STEPS = 8
+"""In each half of a run, arrivals are counted at this many times."""
+
 
 def measure_uplinks(
     comm: MPI.Intracomm, model: GridModel, progress: Progress = silent, n_messages: int = 0
@@ -83,12 +88,12 @@ def measure_uplinks(
     taken to have the same limit.
 
     A cluster is left out if one link carries about as much as all its links, or its interfaces,
-    together. All other clusters send at once first; what uplinks limit then does not fill their
-    interfaces. Such clusters send again, each alone, because uplinks of others may have slowed
-    them; and again with messages in proportion to the rates seen, so that all flows last as long,
-    until two rates agree, that of the widest link included. Those that are hardly limited send much
-    longer then. For a cluster of one host, the value is the rate of its interface: the higher one
-    of two runs if that limits its links.
+    together. All other clusters send at once first. Those that carry less than all interfaces allow
+    send again, each alone, because uplinks of others may have slowed them. They repeat this until
+    two rates agree, that of the widest link included. The messages of a later run are in proportion
+    to the rates seen, so that all flows last as long; those of clusters that are hardly limited are
+    more. For a cluster of one host, the value is the rate of its interface. If that is less than
+    its links carry, it is the higher one of two runs.
     """
     lone, suspects = _lone_hosts(model), _suspects(model)
     if not n_messages:
@@ -96,7 +101,7 @@ def measure_uplinks(
     found = np.zeros(model.n_clusters)
     # The widest of its links has shown an uplink, too, if there is one.
     outgoing = {c: [_widest_link(model, c)] for c in suspects}
-    rates = np.array(model.link_bytes_per_s)
+    rates = _outgoing_rates(model)
     # An uplink may carry as much as the widest link only.
     expected = np.maximum(_without_uplinks(model) / 2, _outgoing_rates(model).max(axis=1))
     links_together = _outgoing_rates(model).sum(axis=1)
@@ -264,12 +269,6 @@ def _widest_link(model: GridModel, cluster: int) -> float:
     return float(_outgoing_rates(model)[cluster].max())
 
 
-_TAG = 7
-
-_STEPS = 8
-"""In each half of a run, arrivals are counted at this many times."""
-
-
 class _Flow(NamedTuple):
     """Messages from one cluster to another that this rank sends or receives."""
 
@@ -351,9 +350,9 @@ def _run_turns(
     """Let clusters send to others, one of ``turns`` after another.
 
     Returns the bytes per second from each cluster to every other one, (C, C), in each turn. All
-    flows of a turn start together. Of each run, the half counts in which most arrives. Windows
-    open in the first half. Flows that get more than their share end before others, and what is left
-    of these may not fill an uplink; but no half shows more than an uplink carries.
+    flows of a turn start together. Of each run, the half counts in which most arrives: windows open
+    before it, and when flows with more than their share have ended, the others alone may not fill
+    an uplink. No half shows more than an uplink carries.
     """
     if not turns:
         return []
@@ -370,13 +369,11 @@ def _run_turns(
         wait_for_all(comm)
         arrived = _transfer(comm, streams, n_opening + n_messages)
         arrivals += [(at, *each) for each in zip(taken, arrived, strict=True)]
-    ends_s = np.zeros((len(turns), n, n))
+    lasts_s = np.full((len(turns), n), 1e-9)
     for at, flow, arrived_s in arrivals:
-        place = at, flow.source, flow.target
-        ends_s[place] = max(ends_s[place], arrived_s[-1])
+        lasts_s[at, flow.source] = max(lasts_s[at, flow.source], arrived_s[-1])
     wait_for_all(comm)
-    comm.Allreduce(MPI.IN_PLACE, ends_s, MPI.MAX)
-    lasts_s = np.maximum(ends_s.max(axis=2), 1e-9)
+    comm.Allreduce(MPI.IN_PLACE, lasts_s, MPI.MAX)
     moved = np.zeros((2 * _STEPS + 1, len(turns), n, n))
     for at, (source, target, stream), arrived_s in arrivals:
         steps_s = np.linspace(0.0, lasts_s[at, source], len(moved))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -292,6 +293,27 @@ def test_what_seems_hardly_limited_sends_much_longer(monkeypatch: pytest.MonkeyP
     assert measure_uplinks(MPI.COMM_SELF, sites((4, 4, 4), THIN)) == ()
     short, long = alone
     assert long > 2 * short
+
+
+def test_what_passes_inside_a_cluster_makes_no_run_shorter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Messages and their numbers follow the rates of links to other clusters only."""
+    inside: list[float] = []
+    turn_of = uplinks._turn_of
+
+    def noted(model: GridModel, rates: np.ndarray, *rest: Any) -> uplinks._Turn:
+        inside.extend(rates.diagonal())
+        return turn_of(model, rates, *rest)
+
+    monkeypatch.setattr(uplinks, "_turn_of", noted)
+    monkeypatch.setattr(
+        uplinks,
+        "_run_turns",
+        lambda _comm, _model, turns, _: [THIN / 2 * (1 - np.eye(3))] * len(turns),
+    )
+    measure_uplinks(MPI.COMM_SELF, sites((4, 4, 4), THIN))
+    assert set(inside) == {0.0}
 
 
 def test_slow_clusters_send_shorter_messages() -> None:

@@ -330,7 +330,7 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
 def _over_shorter_paths(model: GridModel, n_bytes: int) -> list[Candidate]:
     """Return blocks over shorter paths through a third cluster; those with the longest leave first.
 
-    Not if they are so long that the wires of that cluster are busy for longer than this saves.
+    None if they are so long that links of that cluster are busy for longer than this saves.
     """
     one_way_s = model.gap_and_one_way_s(np.array([float(n_bytes)]))[1][..., 0]
     via_s = one_way_s[:, None, :] + one_way_s.T[None, :, :]  # from a to b through c
