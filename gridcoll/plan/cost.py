@@ -263,11 +263,13 @@ class _Simulation:
         # A flow waits for its window while the interface still serves others.
         begun = max(ready, self._link_free[number, op.peer])
         clusters = (self._costs.cluster_of[number], self._costs.cluster_of[op.peer])
-        enters = max(time, self._shared_free[clusters])
+        enters = time
         uplinks_s = self._costs.uplinks_s(number, op.peer, size)
         if uplinks_s:
+            # Before the link: what waits for a thin link does not keep others from the uplink.
             enters = max(enters, self._uplink_free[clusters[0], True])
             self._uplink_free[clusters[0], True] = enters + uplinks_s[0]
+        enters = max(enters, self._shared_free[clusters])
         self._shared_free[clusters] = enters + link.shared_s
         free = time + self._costs.port(number, op.peer, size)
         self._out_free[self._costs.port_of(number, op.peer)] = free

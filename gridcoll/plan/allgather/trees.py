@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from gridcoll.constants import MOST_COLLECTED_BYTES
+from gridcoll.constants import MOST_COLLECTED_BYTES, SHORTEST_PACED_BYTES
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.allgather.ways import (
@@ -183,6 +183,8 @@ def price_lanes(costs: BlockCosts, paths: Paths = (), *, upwards: bool = False) 
     If ``upwards``, blocks go in the other direction and are combined on the path.
     """
     one_way_s, sizes, n = costs.one_way_s, costs.sizes, costs.model.n_clusters
+    is_paced = costs.n_bytes >= SHORTEST_PACED_BYTES  # see `pace_of`
+    relaying = _relaying(paths, n)
     crossing = _crossing(sizes, paths)
     hosts, most, least = costs.hosts
     port_s = np.einsum("iis->is", costs.gap_s)
@@ -199,9 +201,11 @@ def price_lanes(costs: BlockCosts, paths: Paths = (), *, upwards: bool = False) 
     if n > 1:  # a single rank has nothing to send on until the first segment arrives
         first_s = np.where(np.eye(n, dtype=bool)[:, :, None], np.inf, one_way_s).min(axis=0)
         total_s += np.where((sizes == 1)[:, None], np.maximum(first_s - port_s, 0.0), 0.0)
-        if upwards:  # nothing arrives between the last contribution to a sum and the first sum
+        if upwards:
+            # Nothing arrives between the last contribution to a sum and the first sum.
             sums_s = (most * n_turns)[:, None] * costs.n_segments * port_s
-            total_s += np.where((hosts > 1)[:, None], np.minimum(first_s, sums_s), 0.0)
+            waits = (hosts > 1) & (~np.bool_(is_paced) | relaying.any(axis=1))
+            total_s += np.where(waits[:, None], np.minimum(first_s, sums_s), 0.0)
     total_s = total_s.max(axis=0)
     handed_s = (
         (most - 1) / most * sizes.sum() * home_port_s
@@ -212,12 +216,16 @@ def price_lanes(costs: BlockCosts, paths: Paths = (), *, upwards: bool = False) 
     path_s = _along(paths, one_way_s, np.add, upwards=upwards)
     flow_s = _flows_s(costs, crossing.T if upwards else crossing)
     flow_s = _along(paths, flow_s, np.maximum, upwards=upwards)
-    if upwards:  # all contributions for entry ranks are sent before the first sum
-        n_before = (most * (hosts - 1) * n_turns)[:, None] * costs.n_segments
+    if upwards:
         sums_s = ((most * n_turns)[:, None] * costs.n_segments - 1) * port_s
-        way_s = (n_before * port_s + beside_s[:, None])[:, None] + np.maximum(
-            flow_s, sums_s[:, None]
-        )
+        before_s = (most * (hosts - 1) * n_turns)[:, None] * costs.n_segments * port_s
+        # All contributions for entry ranks are sent before the first sum. If they are paced, a sum
+        # leaves after its own ones, unless it also has parts from other clusters.
+        first_s = (before_s + beside_s[:, None])[:, None]
+        if is_paced:
+            own_s = (most * (hosts - 1))[:, None] * port_s + beside_s[:, None]
+            first_s = np.where(relaying[:, :, None], first_s, own_s[:, None])
+        way_s = np.maximum(first_s + flow_s, (before_s + beside_s[:, None] + sums_s)[:, None])
     else:
         last_s = np.maximum(hosts - 2, 0)[:, None] * port_s
         n_handed = np.maximum(most * n_turns * (hosts - 1), 1)[:, None] * costs.n_segments
@@ -237,6 +245,14 @@ def _crossing(sizes: np.ndarray, paths: Paths) -> np.ndarray:
         for c in range(n):
             if c != home:
                 found[previous[c], c] += sizes[home]
+    return found
+
+
+def _relaying(paths: Paths, n: int) -> np.ndarray:
+    """Return whether sums of other clusters pass a cluster on their way to another one, (C, C)."""
+    found = np.zeros((n, n), dtype=bool)
+    for home, previous in enumerate(paths):
+        found[[at for at in previous if at != home], home] = True
     return found
 
 

@@ -143,11 +143,12 @@ class LaneTrees:
         ]
 
     def upward_order(self, rank: int) -> list[list[int]]:
-        """Return other clusters' blocks first, then those of our cluster, our own block last.
+        """Return other clusters' blocks in one list, then those of our cluster, our own block last.
 
-        All entry ranks are busy at any time. The order is the same for all ranks of a node, since
-        one of them collects their sums. A block whose sum also comes in from other clusters is
-        among the last ones, too.
+        All other clusters get their sums at the same time, so that no link waits for the sums of
+        others, and all entry ranks are busy at any time. The order is the same for all ranks of a
+        node, since one of them collects their sums. A block whose sum also comes in from other
+        clusters is among the last ones, too.
         """
         home = self.stream_of[rank]
         nodes, at = self._nodes[home], self._node_of[rank]
@@ -162,7 +163,7 @@ class LaneTrees:
         near_owners = [owner for node in _others_after(nodes, at) for owner in node]
         own = same_node.index(rank)
         return [
-            *([*turn[shift:], *turn[:shift]] for turn in turns),
+            [owner for turn in turns for owner in [*turn[shift:], *turn[:shift]]],
             [*near_owners, *_others_after(same_node, own), *relayed, rank],
         ]
 

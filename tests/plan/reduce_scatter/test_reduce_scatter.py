@@ -100,7 +100,7 @@ def test_sums_with_parts_from_other_clusters_are_among_the_last() -> None:
     trees = LaneTrees(Grid.from_labels([0, 1, 1, 2]), [[0, 0, 1], [1, 1, 1], [1, 2, 2]])
     assert trees.children(0, 1) == [3, 2]
     assert trees.upward_order(1) == [[2, 0, 3, 1]]
-    assert trees.upward_order(0) == [[1], [2], [3], [0]]
+    assert trees.upward_order(0) == [[1, 2, 3], [0]]
 
 
 @pytest.mark.parametrize("collective", ["allgather", "reduce_scatter"])
