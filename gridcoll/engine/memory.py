@@ -240,7 +240,7 @@ several ranks, they have the same alignment there, and vectorised operations tre
 
 
 class ElementMemory:
-    """Buffers whose unit is one element of ``datatype``, without gaps.
+    """Buffers whose unit is one element of ``datatype``, with its gaps if it has any.
 
     All are contiguous, of format ``B``. ``input`` is never written. ``output`` is None if ``flow``,
     the program to run, does not use it.
@@ -254,7 +254,7 @@ class ElementMemory:
         datatype: MPI.Datatype,
         op: MPI.Op,
     ) -> None:
-        self._unit_bytes = datatype.Get_size()
+        self._unit_bytes = datatype.Get_extent()[1]
         scratch = aligned_bytes(flow.scratch_units * self._unit_bytes)
         self._bytes = ByteMemory(output, input, scratch)
         self._datatype = datatype

@@ -216,10 +216,10 @@ static void all_of(MPI_Comm comm, int m)
             CHECK(b[r * (m / 2) + k] == value(r, 2 * k));
     for (int k = 0; k < m; k++)
         a[k] = value(rank, k);
-    struct { double x; int at; } near, nearest;
-    near.x = (rank * 7 + 3) % n, near.at = rank;
+    struct { double x; int at, between; } near, nearest; /* a pair with a gap, which is not sent */
+    near.x = (rank * 7 + 3) % n, near.at = rank, near.between = rank, nearest.between = -rank;
     MPI_Allreduce(&near, &nearest, 1, MPI_DOUBLE_INT, MPI_MINLOC, comm);
-    CHECK((nearest.at * 7 + 3) % n == nearest.x);
+    CHECK((nearest.at * 7 + 3) % n == nearest.x && nearest.between == -rank);
     MPI_Type_free(&pair);
     MPI_Type_free(&stride);
     MPI_Type_free(&resized);

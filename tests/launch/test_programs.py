@@ -80,6 +80,25 @@ def good(done: Done | None) -> Done:
     return done
 
 
+PAIRS = """
+#include <mpi.h>
+#include <stdio.h>
+int main(int argc, char **argv)
+{
+    int rank;
+    struct { double value; int place, gap; } mine = {0, 0, 0}, least = {0, 0, 7};
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    mine.value = rank ? rank : -1, mine.place = rank;
+    for (int k = 0; k < 4; k++)
+        MPI_Allreduce(&mine, &least, 1, MPI_DOUBLE_INT, MPI_MINLOC, MPI_COMM_WORLD);
+    if (!rank)
+        printf("%g %d %d\\n", least.value, least.place, least.gap);
+    return MPI_Finalize();
+}
+"""
+
+
 class TestCollectives:
     @pytest.mark.long
     @pytest.mark.parametrize("mpi", MPIS)
@@ -109,6 +128,16 @@ class TestCollectives:
         assert counts["all"][0] > 0
         # Types with gaps as well, but for MPI_BOTTOM and where there is something to be said.
         assert counts["Bcast"][0] > counts["Bcast"][2] == 2
+
+    def test_pairs_with_gaps_run_through_python(self, folder) -> None:
+        """MPI_DOUBLE_INT has one behind its place, which must stay as it is."""
+        tools = tools_of("mpich")
+        path, source = folder / "pairs", folder / "pairs.c"
+        source.write_text(PAIRS)
+        assert not tools.link([str(source), "-o", str(path)]).returncode
+        done = good(tools.run(3, path, forced=True))
+        assert done.stdout == "-1 0 7\n"
+        assert planned_of(done)["Allreduce"] == (0, 0, 4)
 
     @pytest.mark.long
     def test_compared_between_ranks(self, build, tmp_path) -> None:

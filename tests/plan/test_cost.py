@@ -202,6 +202,23 @@ def test_what_leaves_or_enters_a_cluster_shares_its_uplink(both: bool) -> None:
     assert timeline.end_s[far][0] - free.end_s[far][0] == pytest.approx(per_message_s)
 
 
+@pytest.mark.parametrize("uplink", [0.0, 64 / G])
+def test_what_waits_for_a_thin_link_does_not_keep_others_from_the_uplink(uplink: float) -> None:
+    """Two messages go over a thin link, a third one from the same cluster over a wide one."""
+    link, thin = linear_plogp(L, 64 / G, 0.0), linear_plogp(L, 64 / (20 * G), 0.0)
+    grid = Grid.from_labels([0, 0, 0, 1, 2])
+    links = ((link, thin, link), (thin, link, link), (link, link, link))
+    model = GridModel(grid, links, uplink_bytes_per_s=(uplink, 0.0, 64 / G))
+    model = replace(model, aggregate_bytes_per_s=model.flow_bytes_per_s.tolist())
+    programs: tuple[tuple[Op, ...], ...] = (
+        (Send(3, chunk(), 0),), (Send(3, chunk(), 1),), (Send(4, chunk(), 2),),
+        (Recv(0, chunk(), 0), Recv(1, chunk(64, 128), 1)), (Recv(2, chunk(), 2),),
+    )  # fmt: skip
+    timeline = price_plan(Plan("bcast", "", 128, 0, programs), model)
+    assert timeline.end_s[3][1] > 40 * G
+    assert timeline.end_s[4][0] < 6 * G + L
+
+
 @pytest.mark.parametrize(
     ("one_way_s", "gap_s", "busy_s", "expected_s"),
     [

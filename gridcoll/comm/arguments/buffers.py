@@ -245,7 +245,7 @@ def _pack(spec: Any) -> memoryview:
 
 
 def _store(packed: memoryview, spec: Any) -> None:
-    _as_packed(packed, lambda given: _send_to_self(given, spec))
+    _as_packed(packed, lambda given: copy_typed(given, spec))
 
 
 def _as_packed(memory: memoryview, use: Callable[[Any], None]) -> None:
@@ -266,7 +266,8 @@ def _pieces(n_items: int) -> tuple[list[int], list[int]]:
     return [min(LARGEST_MESSAGE, n_items - start) for start in starts], starts
 
 
-def _send_to_self(spec: Any, into: Any) -> None:
+def copy_typed(spec: Any, into: Any) -> None:
+    """Let MPI copy ``spec`` to ``into``, by a message to ourselves. Gaps stay as they are."""
     comm, tag = _self_comm[0], _next_tag()
     sending = comm.Isend(spec, 0, tag)
     comm.Recv(into, 0, tag)

@@ -6,54 +6,69 @@ import ctypes
 import operator
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.comm.arguments.buffers import bytes_at, bytes_of, read_message, unpack
+from gridcoll.comm.arguments.buffers import (
+    bytes_at,
+    bytes_of,
+    copy_typed,
+    read_message,
+    unpack,
+)
 from gridcoll.engine.memory import aligned_bytes
+
+MOST_GAPS = 2
+"""Elements may span so many times the bytes of their data. Pairs of a value and its place, such as
+MPI.DOUBLE_INT, span at most 8/5. For a column of a matrix, a plan would send the whole matrix."""
 
 _NATIVE_ORDER = "@=<" if sys.byteorder == "little" else "@=>!"
 
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """``n_units`` elements of ``datatype``, contiguous in ``view``.
+    """``n_units`` elements of ``datatype``, of ``unit_bytes`` each, one after another in ``view``.
 
-    ``view`` is the user's own memory, or a copy if the CPU cannot reach that. ``store`` copies a
-    result back to the user's memory.
+    ``view`` is the user's own memory, or a copy if the CPU cannot reach that or elements have gaps,
+    which MPI must leave as they are. ``store`` copies a result back to the user's memory.
     """
 
     view: memoryview
     n_units: int
     datatype: MPI.Datatype
+    unit_bytes: int
     copied: bool = False
     store: Callable[[], None] | None = None
 
 
 def read_elements(spec: Any, *, writable: bool) -> Elements | None:
-    """Return the elements of ``spec``, in any form mpi4py accepts, if they have no gaps.
+    """Return the elements of ``spec``, in any form mpi4py accepts.
 
-    None for datatypes with gaps, such as MPI.DOUBLE_INT. MPI requires equal datatypes on all ranks
-    of a reduction, so either all ranks get None or no rank does.
+    None for datatypes whose elements overlap, begin elsewhere than at their address, or consist
+    mostly of gaps, which a plan would send, too. MPI requires equal datatypes on all ranks of a
+    reduction, so either all ranks get None or no rank does.
 
     Raises some exception for a ``spec`` that mpi4py does not accept.
     """
     buffer, count, displacement, _ = unpack(spec)
     datatype = datatype_of(spec)
-    unit_bytes = datatype.Get_size()
-    if datatype.Get_extent() != (0, unit_bytes) or datatype.Get_true_extent() != (0, unit_bytes):
+    n_bytes, (lower, unit_bytes) = datatype.Get_size(), datatype.Get_extent()
+    begin, spanned = datatype.Get_true_extent()
+    if lower or begin < 0 or begin + spanned > unit_bytes or unit_bytes > MOST_GAPS * n_bytes:
         return None
+    has_gaps = unit_bytes > n_bytes
     no_buffer = buffer is None or buffer is MPI.BOTTOM
     try:
         view = memoryview(b"") if no_buffer else bytes_of(buffer)
     except BufferError:
         message = read_message(spec, writable=writable)
-        n_units = len(message.view) // unit_bytes
-        return Elements(message.view, n_units, datatype, True, message.store)
+        n_units = len(message.view) // max(n_bytes, 1)
+        found = Elements(message.view, n_units, datatype, unit_bytes, True, message.store)
+        return _with_own_gaps(found, [message.view, MPI.PACKED]) if has_gaps else found
     if writable and view.readonly and not no_buffer:
         raise BufferError("read-only")
     offset = operator.index(displacement or 0) * unit_bytes
@@ -65,10 +80,28 @@ def read_elements(spec: Any, *, writable: bool) -> Elements | None:
     if n_bytes < 0 or offset < 0 or offset > len(view) or (no_buffer and n_bytes):
         raise ValueError("out of bounds")
     if offset + n_bytes <= len(view):
-        return Elements(view[offset : offset + n_bytes], count, datatype)
-    # Like mpi4py, trust the application's count: its memory may extend beyond the buffer object.
-    address = MPI.Get_address(view) + offset
-    return Elements(bytes_at(address, n_bytes, readonly=view.readonly), count, datatype)
+        found = Elements(view[offset : offset + n_bytes], count, datatype, unit_bytes)
+    else:  # like mpi4py, trust the application's count: its memory may extend beyond the object
+        address = MPI.Get_address(view) + offset
+        memory = bytes_at(address, n_bytes, readonly=view.readonly)
+        found = Elements(memory, count, datatype, unit_bytes)
+    if not has_gaps:
+        return found
+    return _with_own_gaps(found, [found.view, count, datatype], writable=writable)
+
+
+def _with_own_gaps(elements: Elements, spec: Any, *, writable: bool = True) -> Elements:
+    """Return a copy of ``elements`` with gaps that may be overwritten; MPI copies from ``spec``."""
+    view = aligned_bytes(elements.n_units * elements.unit_bytes)
+    ours = [view, elements.n_units, elements.datatype]
+    copy_typed(spec, ours)
+
+    def store() -> None:
+        copy_typed(ours, spec)
+        if elements.store:
+            elements.store()
+
+    return replace(elements, view=view, copied=True, store=store if writable else None)
 
 
 def datatype_of(spec: Any) -> MPI.Datatype:

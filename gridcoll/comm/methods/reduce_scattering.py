@@ -58,7 +58,7 @@ class _ReduceScatter:
             prefer_order=reduction.prefer_order,
             no_variants=not self.block,
         )
-        unit_bytes = reduction.elements.datatype.Get_size()
+        unit_bytes = reduction.elements.unit_bytes
         n_bytes = mean_size(counts) * unit_bytes
         if are_equal(counts):
             return context.decide(
@@ -90,7 +90,7 @@ class _ReduceScatter:
         if flow is None:
             return NATIVE
         context.run(flow, reduction.memory(flow))
-        start = sum(self.counts[: context.rank]) * self.reduction.elements.datatype.Get_size()
+        start = sum(self.counts[: context.rank]) * self.reduction.elements.unit_bytes
         self.output[:] = whole[start : start + len(self.output)]
         return None
 
@@ -212,7 +212,7 @@ def _into(
     """Return the call. If one buffer is used for both, the result is at its beginning."""
     if given.elements.datatype != into.datatype:
         raise ValueError("types differ")
-    output = into.view[: counts[rank] * into.datatype.Get_size()]
+    output = into.view[: counts[rank] * into.unit_bytes]
     aliased = is_in_place or overlap(given.input, output)
     reduction = replace(given, output=output, aliased=aliased)
     return _ReduceScatter(reduction, output, into, counts, block)

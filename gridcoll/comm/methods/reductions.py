@@ -102,7 +102,7 @@ class Reduction:
     def decide(self, context: Context, collective: str, root: int) -> Decision:
         """Decide, with the semantics that the operation needs."""
         semantics = self.semantics(context, collective)
-        unit_bytes = self.elements.datatype.Get_size()
+        unit_bytes = self.elements.unit_bytes
         return context.decide(
             collective, len(self.input), root, unit_bytes=unit_bytes, semantics=semantics
         )
@@ -129,7 +129,7 @@ class Reduction:
             flow,
             lambda: ElementMemory(output, own, flow, datatype, self.op),
             read,
-            unit_bytes=datatype.Get_size(),
+            unit_bytes=self.elements.unit_bytes,
             given=Form(1, n_bytes, elements),
             output=None if output is None else Form(2, n_bytes, elements),
             own=output,
@@ -153,7 +153,7 @@ class ReductionMethods(ObjectReductionMethods):
         """Like `mpi4py.MPI.Comm.Allreduce`; every rank gets the same bits.
 
         For native calls, this depends on the MPI library. Calls are native inside one cluster, if
-        native is forced, and for datatypes with gaps.
+        native is forced, and for datatypes that consist mostly of gaps.
         """
         key: Key | None = None
         if type(op) is Op:
@@ -306,7 +306,7 @@ def accepts(op: MPI.Op, datatype: MPI.Datatype) -> bool:
         return False
     key = (op.handle, datatype.handle)
     if key not in _accepted:
-        left, right = (aligned_bytes(datatype.Get_size()) for _ in range(2))
+        left, right = (aligned_bytes(datatype.Get_extent()[1]) for _ in range(2))
         left[:] = right[:] = bytes(len(left))
         try:
             op.Reduce_local((left, 1, datatype), (right, 1, datatype))

@@ -16,6 +16,7 @@ enum { /* bits of a key's form */
     UNEVEN = 4,   /* blocks have different counts */
     USERS = 8,    /* a user-defined operation */
     ORDERED = 16, /* one that is not commutative */
+    PADDED = 32,  /* predefined, but with gaps: a pair of a value and its place; not kept in keys */
 };
 
 static const char *const names[] = {
@@ -74,7 +75,8 @@ static int64_t count_at(const given_call *call, word array, int at)
 /* Predefined types without gaps, which are never freed: handle and size. */
 static struct { word handle; int size; } plain_types[256];
 
-/* Return the size of a datatype; -1 if it is invalid. Set TYPED in form if it is not plain. */
+/* Return the size of a datatype; -1 if it is invalid. Set TYPED in form if it is not plain, and PADDED
+ * if it is predefined all the same. */
 static int64_t size_of(word given, int64_t *form)
 {
     word type = handle_of(given);
@@ -94,7 +96,7 @@ static int64_t size_of(word given, int64_t *form)
     if (failed)
         return -1;
     if (!is_plain) {
-        *form |= TYPED;
+        *form |= combiner == mpi.named && !lower && extent > size ? TYPED | PADDED : TYPED;
         return size;
     }
     lock_known(1);
@@ -177,7 +179,7 @@ static int describe(given_call *call, const comm_record *comm, call_key *key)
         if (call->operation == mpi.op_null)
             return 0;
         size = size_of(a[3], &form);
-        key->datatype = form & TYPED ? 0 : call->datatype;
+        key->datatype = form & TYPED && !(form & PADDED) ? 0 : call->datatype;
         key->operation = is_predefined(call->operation) ? call->operation : 0;
         if (!key->operation) {
             int commutes = 0;
@@ -268,7 +270,7 @@ static int describe(given_call *call, const comm_record *comm, call_key *key)
             return 0;
     }
     key->n_bytes = n_bytes;
-    key->form = form;
+    key->form = form & ~PADDED;
     return 1;
 }
 

@@ -176,10 +176,12 @@ def _decide_reduction(context: Context, kind: Kind) -> Decision | None:
     operation = kind.operation or _placeholder(bool(kind.form & Form.ORDERED))
     if not accepts(operation, kind.datatype):
         return Decision(None)  # MPI reports the error
+    if kind.form & Form.TYPED:
+        return None  # a pair with a gap, which must stay as it is
     n_ranks, unit_bytes = context.model.grid.n_ranks, kind.datatype.Get_size()
     name, n_bytes = kind.collective.lower(), kind.n_bytes
     view = memoryview(b"")
-    call = Reduction(view, None, Elements(view, 0, kind.datatype), operation)
+    call = Reduction(view, None, Elements(view, 0, kind.datatype, unit_bytes), operation)
     if not name.startswith("reduce_scatter"):
         semantics = call.semantics(context, name)
         return context.decide(name, n_bytes, kind.root, unit_bytes=unit_bytes, semantics=semantics)

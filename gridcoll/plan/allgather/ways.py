@@ -162,10 +162,9 @@ class LaneTrees:
         turns = [far_owners[k : k + size] for k in range(0, len(far_owners), size)]
         near_owners = [owner for node in _others_after(nodes, at) for owner in node]
         own = same_node.index(rank)
-        return [
-            [owner for turn in turns for owner in [*turn[shift:], *turn[:shift]]],
-            [*near_owners, *_others_after(same_node, own), *relayed, rank],
-        ]
+        far_owners = [owner for turn in turns for owner in [*turn[shift:], *turn[:shift]]]
+        nearest = [*near_owners, *_others_after(same_node, own), *relayed, rank]
+        return [far_owners, nearest] if far_owners else [nearest]
 
     def _source(self, owner: int, cluster: int) -> int:
         """Return the rank of ``cluster`` that gets the owner's block first."""

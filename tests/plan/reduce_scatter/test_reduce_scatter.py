@@ -95,6 +95,19 @@ def test_lanes_of_clusters_of_unlike_sizes_take_what_was_predicted(
         assert lanes.predicted_s == pytest.approx(walked_s, rel=0.1)
 
 
+def test_sums_go_to_all_other_clusters_from_the_start() -> None:
+    """One after another, the link to the second cluster would be idle at first."""
+    model = load_model(str(HOSTFILES / "thin-wan.toml"))
+    (lanes, *_) = REGISTRIES["reduce_scatter"]["lanes"].candidates(model, 64 << 10, 0)
+    assert lanes.build is not None
+    plan = lanes.build(64 << 10)
+    cluster_of = model.grid.cluster_of
+    sends = [op for op in plan.programs[0] if isinstance(op, Send)]
+    first = [cluster_of[op.peer] for op in sends if cluster_of[op.peer]][:2]
+    assert sorted(first) == [1, 2]
+    assert price_plan(plan, model).makespan_s == pytest.approx(lanes.predicted_s, rel=0.03)
+
+
 def test_sums_with_parts_from_other_clusters_are_among_the_last() -> None:
     """They wait for those; what is only added up in the cluster leaves before."""
     trees = LaneTrees(Grid.from_labels([0, 1, 1, 2]), [[0, 0, 1], [1, 1, 1], [1, 2, 2]])
