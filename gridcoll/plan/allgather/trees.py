@@ -12,7 +12,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from gridcoll.constants import MOST_COLLECTED_BYTES, SHORTEST_PACED_BYTES
+from gridcoll.constants import (
+    LEAST_SAVED_BY_SEGMENTS,
+    MOST_COLLECTED_BYTES,
+    SHORTEST_PACED_BYTES,
+)
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.allgather.ways import (
@@ -389,8 +393,12 @@ def _segmented(
     planner: Planner,
     rank_order: bool,
 ) -> list[Candidate]:
-    """Return a candidate with ``trees`` at the segment size with the least of ``totals_s``."""
-    best = int(np.argmin(totals_s))
+    """Return a candidate with ``trees`` at the largest segment size with about the least time.
+
+    ``totals_s`` are the times by segment size, (S,).
+    """
+    is_good = (1 - LEAST_SAVED_BY_SEGMENTS) * totals_s <= totals_s.min()
+    best = int(np.argmax(np.where(is_good, costs.segment_bytes, -1)))
     segment, n_bytes = int(costs.segment_bytes[best]), max(costs.n_bytes, 1)
     n_ranks = costs.model.grid.n_ranks
     label = f"{how}; {format_size(segment)} segments" if segment < n_bytes else how

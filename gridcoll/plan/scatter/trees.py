@@ -14,7 +14,13 @@ from itertools import zip_longest
 
 import numpy as np
 
-from gridcoll.constants import EAGER_PIECES_BYTES, LEAST_SAVED, MOST_EAGER_PIECES
+from gridcoll.constants import (
+    DETOUR_GAIN,
+    EAGER_PIECES_BYTES,
+    LEAST_SAVED,
+    MOST_EAGER_PIECES,
+)
+from gridcoll.model.arborescence import shortest_paths
 from gridcoll.model.closed_forms import SCATTER_COSTS
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
@@ -38,17 +44,19 @@ def price_bulk(model: GridModel, subtrees: Subtrees, n_bytes: int, piece_bytes: 
     carried = np.unique(size)
     at = {int(count): k for k, count in enumerate(carried)}
     carried_bytes = carried.astype(float) * n_bytes
-    home, everywhere = cluster_of[subtrees.tree.root], range(model.n_clusters)
+    everywhere = range(model.n_clusters)
     host_of, inside = model.grid.host_of, (everywhere, everywhere)
     gaps, one_way = model.gap_and_one_way_s(np.zeros(1), inside)
     host_gap_s, host_s = gaps[:, 0].tolist(), one_way[:, 0].tolist()
     gap_s, inside_s = _in_pieces(model, carried_bytes, piece_bytes, inside)
-    outward = ([home] * len(everywhere), everywhere)
-    _, outward_s = _in_pieces(model, carried_bytes, piece_bytes, outward)
-    shared_s = _shared_s(model, home, carried_bytes).tolist()
-    uplink_s = (carried_bytes / model.uplinks[home]).tolist()
-    arrived_s, uplink_free_s = [0.0] * len(size), 0.0
-    link_free_s, port_free_s = [0.0] * len(everywhere), [0.0] * len(set(host_of))
+    ways = sorted(_crossed(subtrees.tree, cluster_of))
+    way_of = {way: k for k, way in enumerate(ways)}
+    senders, receivers = [i for i, _ in ways], [j for _, j in ways]
+    _, outward_s = _in_pieces(model, carried_bytes, piece_bytes, (senders, receivers))
+    shared_s = _shared_s(model, senders, receivers, carried_bytes).tolist()
+    uplink_s = (carried_bytes / model.uplinks[:, None]).tolist()
+    arrived_s, uplink_free_s = [0.0] * len(size), [0.0] * len(everywhere)
+    link_free_s, port_free_s = [0.0] * len(ways), [0.0] * len(set(host_of))
     for rank in subtrees.order:
         i, host = cluster_of[rank], host_of[rank]
         free_s, port_s = arrived_s[rank], max(arrived_s[rank], port_free_s[host])
@@ -61,14 +69,25 @@ def price_bulk(model: GridModel, subtrees: Subtrees, n_bytes: int, piece_bytes: 
             if i == j:
                 arrived_s[child] = port_s + inside_s[j][k]
             else:
-                leaves_s = max(port_s, uplink_free_s)
-                uplink_free_s = leaves_s + uplink_s[k]
-                enters_s = max(leaves_s, link_free_s[j])
-                link_free_s[j] = enters_s + shared_s[j][k]
-                arrived_s[child] = enters_s + outward_s[j][k]
+                way = way_of[i, j]
+                leaves_s = max(port_s, uplink_free_s[i])
+                uplink_free_s[i] = leaves_s + uplink_s[i][k]
+                enters_s = max(leaves_s, link_free_s[way])
+                link_free_s[way] = enters_s + shared_s[way][k]
+                arrived_s[child] = enters_s + outward_s[way][k]
             port_s += gap_s[i][k]
         port_free_s[host] = port_s
     return max(arrived_s)
+
+
+def _crossed(tree: RankTree, cluster_of: Sequence[int]) -> set[tuple[int, int]]:
+    """Return the pairs of clusters between which messages of ``tree`` pass."""
+    ends = (
+        (cluster_of[rank], cluster_of[child])
+        for rank, children in enumerate(tree.children)
+        for child in children
+    )
+    return {(i, j) for i, j in ends if i != j}
 
 
 def _in_pieces(
@@ -92,7 +111,9 @@ def price_pipelined(model: GridModel, root: int, order: list[int], n_bytes: int)
     home = model.grid.cluster_of[root]
     gaps, one_way = model.gap_and_one_way_s(np.array([float(n_bytes), 0.0]))
     gaps, one_way, inside_host = gaps[..., 0], one_way[..., 0], one_way[..., 1]
-    shared = _shared_s(model, home, np.array([float(n_bytes)]))[..., 0]
+    everywhere = range(model.n_clusters)
+    from_home = [home] * model.n_clusters
+    shared = _shared_s(model, from_home, everywhere, np.array([float(n_bytes)]))[..., 0]
     port_s = float(gaps[home, home])
     out_s = max(port_s, n_bytes / float(model.uplinks[home]))
     n_sent, latest_s = 0, 0.0
@@ -120,12 +141,14 @@ def price_pipelined(model: GridModel, root: int, order: list[int], n_bytes: int)
     return max(latest_s, own_s)
 
 
-def _shared_s(model: GridModel, home: int, n_bytes: np.ndarray) -> np.ndarray:
-    """Return the time on the bandwidth that all flows from ``home`` to a cluster share, (C, S)."""
+def _shared_s(
+    model: GridModel, senders: Sequence[int], receivers: Sequence[int], n_bytes: np.ndarray
+) -> np.ndarray:
+    """Return the time on the bandwidth that all flows between two clusters share, (W, S)."""
     if not model.aggregate_bytes_per_s:
-        return np.zeros((model.n_clusters, len(n_bytes)))
-    shared = np.minimum(model.link_bytes_per_s[home], model.uplinks)
-    return np.asarray(n_bytes / shared[:, None])
+        return np.zeros((len(senders), len(n_bytes)))
+    links = model.link_bytes_per_s[list(senders), list(receivers)]
+    return np.asarray(n_bytes / np.minimum(links, model.uplinks[list(receivers)])[:, None])
 
 
 state(
@@ -457,11 +480,42 @@ def _candidate(
 def _leaders(
     model: GridModel, n_bytes: int, root: int, transform: PlanTransform
 ) -> list[Candidate]:
-    """Return none unless there are messages both inside clusters and between clusters."""
-    if not 1 < model.n_clusters < model.grid.n_ranks:
-        return []
-    label = "handed out by its coordinator"
-    return _by_cluster("leaders", label, "flat", model, n_bytes, root, transform)
+    """Return none unless there are messages both inside clusters and between clusters.
+
+    If clusters are nearer over others, also return scatters that take these ways.
+    """
+    label, found = "handed out by its coordinator", []
+    if 1 < model.n_clusters < model.grid.n_ranks:
+        found += _by_cluster("leaders", label, "flat", model, n_bytes, root, transform)
+    transfers = _nearest_transfers(model, n_bytes, root)
+    if transfers:
+        n = model.n_clusters
+        tree = GridTree(root, transfers, ("flat",) * n, (0,) * n).expand(model.grid)
+        label = f"a message per cluster, over nearer clusters, {label}"
+        found += _in_bulk("leaders", label, model, n_bytes, tree, transform)
+    return found
+
+
+def _nearest_transfers(model: GridModel, n_bytes: int, root: int) -> tuple[tuple[int, int], ...]:
+    """Return transfers from the root's cluster to all others, over those on the shortest paths.
+
+    The direct way is taken unless it is longer by a factor of `DETOUR_GAIN`. Return nothing if it
+    is taken everywhere.
+    """
+    home = model.grid.cluster_of[root]
+    one_way_s = np.array(model.gap_and_one_way_s(np.array([float(n_bytes)]))[1][..., 0])
+    np.fill_diagonal(one_way_s, 0.0)
+    path_s = shortest_paths(one_way_s)[home]
+    farthest_first = [c for c in np.argsort(-path_s, kind="stable").tolist() if c != home]
+    sender = dict.fromkeys(farthest_first, home)
+    for c in farthest_first:
+        if DETOUR_GAIN * path_s[c] < one_way_s[home, c]:
+            over_s = path_s + one_way_s[:, c]
+            over_s[[home, c]] = np.inf
+            sender[c] = int(np.argmin(over_s))
+    if set(sender.values()) == {home}:
+        return ()
+    return tuple((sender[c], c) for c in farthest_first)
 
 
 @dataclass(frozen=True)
