@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property, reduce
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -25,6 +25,7 @@ from gridcoll.plan.allgather.ways import (
     Paths,
     RingTrees,
     Segments,
+    along_paths,
     nearest_paths,
     owners_backwards,
 )
@@ -217,9 +218,9 @@ def price_lanes(costs: BlockCosts, paths: Paths = (), *, upwards: bool = False) 
     total_s = np.maximum(total_s, handed_s.max() * costs.n_segments)
     if n == 1:
         return np.asarray(total_s)
-    path_s = _along(paths, one_way_s, np.add, upwards=upwards)
+    path_s = along_paths(paths, one_way_s, np.add, upwards=upwards)
     flow_s = _flows_s(costs, crossing.T if upwards else crossing)
-    flow_s = _along(paths, flow_s, np.maximum, upwards=upwards)
+    flow_s = along_paths(paths, flow_s, np.maximum, upwards=upwards)
     if upwards:
         sums_s = ((most * n_turns)[:, None] * costs.n_segments - 1) * port_s
         before_s = (most * (hosts - 1) * n_turns)[:, None] * costs.n_segments * port_s
@@ -258,31 +259,6 @@ def _relaying(paths: Paths, n: int) -> np.ndarray:
     for home, previous in enumerate(paths):
         found[[at for at in previous if at != home], home] = True
     return found
-
-
-def _along(
-    paths: Paths,
-    each: FloatArray,
-    combine: Callable[[FloatArray, FloatArray], FloatArray],
-    *,
-    upwards: bool,
-) -> FloatArray:
-    """Return ``each`` of the links, (C, C, S), combined along the paths from every cluster.
-
-    If ``upwards``, paths lead to the second cluster instead of coming from the first one.
-    """
-    if not paths:
-        return each
-    links = each.transpose(1, 0, 2) if upwards else each
-    found = np.array(links)
-    for home, previous in enumerate(paths):
-        for c in range(len(paths)):
-            if c != home and previous[c] != home:
-                stops = [c]
-                while stops[-1] != home:
-                    stops.append(previous[stops[-1]])
-                found[home, c] = reduce(combine, (links[b, a] for a, b in pairwise(stops)))
-    return np.asarray(found.transpose(1, 0, 2) if upwards else found)
 
 
 def _flows_s(costs: BlockCosts, n_blocks: np.ndarray) -> FloatArray:

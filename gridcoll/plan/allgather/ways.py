@@ -5,9 +5,9 @@ An allgather sends every block down its owner's tree. A reduce-scatter combines 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
-from itertools import accumulate, zip_longest
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, reduce
+from itertools import accumulate, pairwise, zip_longest
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from gridcoll.constants import DETOUR_GAIN
 from gridcoll.errors import PlanError
 from gridcoll.model.arborescence import shortest_paths
+from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.trees import cut_segments
 from gridcoll.topology.grid import Grid
 
@@ -191,6 +192,31 @@ def nearest_paths(one_way_s: np.ndarray) -> Paths:
         over_s[[i, j]] = np.inf
         paths[i][j] = int(np.argmin(over_s))
     return paths if len(longer) else ()
+
+
+def along_paths(
+    paths: Paths,
+    each: FloatArray,
+    combine: Callable[[FloatArray, FloatArray], FloatArray],
+    *,
+    upwards: bool = False,
+) -> FloatArray:
+    """Return ``each`` of the links, (C, C, S), combined along the paths from every cluster.
+
+    If ``upwards``, paths lead to the second cluster instead of coming from the first one.
+    """
+    if not paths:
+        return each
+    links = each.transpose(1, 0, 2) if upwards else each
+    found = np.array(links)
+    for home, previous in enumerate(paths):
+        for c in range(len(paths)):
+            if c != home and previous[c] != home:
+                stops = [c]
+                while stops[-1] != home:
+                    stops.append(previous[stops[-1]])
+                found[home, c] = reduce(combine, (links[b, a] for a, b in pairwise(stops)))
+    return np.asarray(found.transpose(1, 0, 2) if upwards else found)
 
 
 def _others_after(things: Sequence[T], at: int) -> Sequence[T]:

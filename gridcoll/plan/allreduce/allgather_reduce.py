@@ -4,7 +4,8 @@ Every rank gathers the contributions of its cluster (Bruck et al. 1997: a step p
 cluster's size) and combines them. Then the ranks of a cluster send its partial result to all ranks
 of the other clusters, each to different ones, as in node-aware allreduces (Bienz, Olson and Gropp
 2019). Every rank combines the partial results of all clusters. This takes one WAN latency and one
-gather inside, while trees go up and down, but it has more messages.
+gather inside, while trees go up and down, but it has more messages. Where a third cluster is on the
+shortest path, its ranks forward the partial results that they get.
 
 All ranks combine in rank order within clusters, then clusters in order, at the same alignment in
 memory (`ALIGNED_UNITS`), so that all get the same bits.
@@ -16,6 +17,7 @@ import numpy as np
 
 from gridcoll.constants import MOST_ALLGATHER_REDUCE_BYTES
 from gridcoll.model.gridmodel import GridModel
+from gridcoll.plan.allgather.ways import Paths, along_paths, nearest_paths
 from gridcoll.plan.folding import align, fold, no_slots
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs
@@ -26,13 +28,15 @@ MOST_MEMBERS = 128
 """Limit of members of a cluster, since every rank combines the contributions of all of them."""
 
 
-def plan_allgather_reduce(grid: Grid, n_units: int, label: str = "") -> Plan:
+def plan_allgather_reduce(grid: Grid, n_units: int, label: str = "", paths: Paths = ()) -> Plan:
     """Return an allreduce of ``n_units`` elements.
 
+    With ``paths``, the result of cluster ``i`` enters cluster ``j`` from cluster ``paths[i][j]``.
     Scratch holds the gathered contributions one after another, then aligned slots for the same
     contributions, the partial results of clusters, and the result.
     """
-    room = align(n_units)
+    room, n_clusters = align(n_units), len(grid.clusters)
+    previous = paths or [[c] * n_clusters for c in range(n_clusters)]
 
     def first_slot(cluster: Cluster) -> int:
         return align(len(cluster) * n_units)
@@ -56,14 +60,15 @@ def plan_allgather_reduce(grid: Grid, n_units: int, label: str = "") -> Plan:
             at = (cluster.places[member] - place) % n * n_units
             ops.append(Copy(Chunk("scratch", at, at + n_units), term))
         fold(ops, list(enumerate(terms)), partials[own], no_slots)
-        n_clusters = len(grid.clusters)
-        others = [(own + step) % n_clusters for step in range(1, n_clusters)]
-        for other in others:
-            line = grid.clusters[other].line
-            ops += [Send(line[at], partials[own], 0) for at in range(place % n, len(line), n)]
-        for other in others:
-            line = grid.clusters[other].line
-            ops.append(Recv(line[place % len(line)], partials[other], 0))
+        for home in [(own + step) % n_clusters for step in range(n_clusters)]:
+            if home != own:
+                line = grid.clusters[previous[home][own]].line
+                ops.append(Recv(line[place % len(line)], partials[home], home))
+            for other in [(own + step) % n_clusters for step in range(1, n_clusters)]:
+                if other != home and previous[home][other] == own:
+                    line = grid.clusters[other].line
+                    to = range(place % n, len(line), n)
+                    ops += [Send(line[at], partials[home], home) for at in to]
         fold(ops, list(enumerate(partials)), result, no_slots)
         ops.append(Copy(result, Chunk("output", 0, n_units)))
         return tuple(ops)
@@ -89,8 +94,8 @@ def _steps(n: int) -> list[tuple[int, int]]:
     return [(n_held, min(n_held, n - n_held)) for n_held in doubling]
 
 
-def price_allgather_reduce(model: GridModel, n_bytes: int) -> float:
-    """Return the seconds of the steps inside clusters, then of the messages across."""
+def price_allgather_reduce(model: GridModel, n_bytes: int, paths: Paths = ()) -> float:
+    """Return the seconds of the steps inside clusters, then of the messages across by ``paths``."""
     clusters, n = model.grid.clusters, model.n_clusters
     hosts = np.array([max(cluster.node_sizes) for cluster in clusters])  # most ranks on one
     gathered_s = np.array([_gather_s(model, c, n_bytes) for c in range(n)])
@@ -101,16 +106,28 @@ def price_allgather_reduce(model: GridModel, n_bytes: int) -> float:
     )
     sizes = np.array(model.grid.ranks_per_cluster)
     n_out = -(-sizes[None] // sizes[:, None])  # ranks of the target to which each rank sends
-    np.fill_diagonal(n_out, 0)
+    n_results = _crossing(n, paths)
+    n_out = n_out * n_results
     port_s = np.diagonal(gap_s)
     leaves_s = gathered_s + (hosts * n_out.sum(axis=1) - 1) * port_s
-    across_s = leaves_s[:, None] + one_way_s
     if model.aggregate_bytes_per_s:
-        crossing = np.maximum(sizes[:, None], sizes[None]) - 1
-        across_s = across_s + crossing * n_bytes / model.link_bytes_per_s
+        crossing = np.maximum(sizes[:, None], sizes[None]) * np.maximum(n_results, 1) - 1
+        one_way_s = one_way_s + crossing * n_bytes / model.link_bytes_per_s
+    across_s = leaves_s[:, None] + along_paths(paths, one_way_s[..., None], np.add)[..., 0]
     np.fill_diagonal(across_s, 0.0)
     comes_s = across_s.max(axis=0) + (hosts * (n - 1) - 1) * port_s
     return float(comes_s.max())
+
+
+def _crossing(n: int, paths: Paths) -> np.ndarray:
+    """Return how many clusters' results go from one cluster to another one, (C, C)."""
+    if not paths:
+        return ~np.eye(n, dtype=bool) * 1
+    found = np.zeros((n, n), dtype=int)
+    for home, previous in enumerate(paths):
+        for c in range(n):
+            found[previous[c], c] += c != home
+    return found
 
 
 def _gather_s(model: GridModel, c: int, n_bytes: int) -> float:
@@ -154,11 +171,22 @@ def allgather_reduce(model: GridModel, n_bytes: int, root: int) -> list[Candidat
     if model.n_clusters > 1:
         label += ", then a message from each other cluster"
 
-    def build(n_units: int) -> Plan:
-        return plan_allgather_reduce(grid, n_units, f"allgather-reduce: {label}")
+    found = [_candidate(model, n_bytes, label, (), ordered)]
+    if model.n_clusters > 2:
+        one_way_s = model.gap_and_one_way_s(np.array([float(n_bytes)]))[1][..., 0]
+        if paths := nearest_paths(one_way_s):
+            found.append(_candidate(model, n_bytes, f"{label}, the nearer way", paths, ordered))
+    return found
 
-    seconds = price_allgather_reduce(model, n_bytes)
-    return [Candidate("allgather-reduce", label, seconds, build, None, n_bytes, ordered)]
+
+def _candidate(
+    model: GridModel, n_bytes: int, label: str, paths: Paths, ordered: bool
+) -> Candidate:
+    def build(n_units: int) -> Plan:
+        return plan_allgather_reduce(model.grid, n_units, f"allgather-reduce: {label}", paths)
+
+    seconds = price_allgather_reduce(model, n_bytes, paths)
+    return Candidate("allgather-reduce", label, seconds, build, None, n_bytes, ordered)
 
 
 alias("allreduce", "everyone", "allgather-reduce")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridcoll.constants import MOST_ALLGATHER_REDUCE_BYTES
-from gridcoll.model import GridModel
+from gridcoll.model import GridModel, linear_plogp
 from gridcoll.plan import Reduce, Send, check_plan, choose
+from gridcoll.plan.allgather.ways import nearest_paths
 from gridcoll.plan.allreduce.allgather_reduce import (
     MOST_MEMBERS,
     plan_allgather_reduce,
@@ -27,6 +29,43 @@ from tests.plan.test_hosts import PLACED, placed_model
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=24), st.integers(0, 9))
 def test_it_is_right_on_any_grid(labels: list[int], n_units: int) -> None:
     check_plan(plan_allgather_reduce(Grid.from_labels(labels), n_units))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=24), st.integers(0, 9), st.data())
+def test_it_is_right_along_any_shortest_paths(
+    labels: list[int], n_units: int, data: st.DataObject
+) -> None:
+    grid = Grid.from_labels(labels)
+    n = len(grid.clusters)
+    ways = st.lists(st.integers(1, 30), min_size=n, max_size=n)
+    one_way_s = np.array(data.draw(st.lists(ways, min_size=n, max_size=n)), dtype=float)
+    check_plan(plan_allgather_reduce(grid, n_units, paths=nearest_paths(one_way_s)))
+
+
+def near_over_the_second() -> GridModel:
+    """30 ms from the first cluster to the third one, 6 and 2 ms over the second."""
+    way_s = {(0, 1): 6e-3, (1, 2): 2e-3, (0, 2): 30e-3}
+    links = tuple(
+        tuple(
+            linear_plogp(50e-6 if i == j else way_s[min(i, j), max(i, j)], 12.5e6) for j in range(3)
+        )
+        for i in range(3)
+    )
+    return GridModel(Grid.from_labels([0] * 4 + [1] * 2 + [2] * 3), links)
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "barrier"])
+def test_results_take_the_nearer_way(collective: str) -> None:
+    model = near_over_the_second()
+    winner = choose(collective, model, 8, 0, grid_only=True).winner
+    assert winner.name == "allgather-reduce"
+    assert "the nearer way" in winner.label
+    assert winner.build is not None
+    plan = winner.build(8)
+    check_plan(plan)
+    assert price_plan(plan, model).makespan_s == pytest.approx(winner.predicted_s, rel=0.05)
+    assert 8e-3 < (winner.predicted_s or 0.0) < 9e-3
 
 
 def test_a_step_for_every_bit_and_one_message_from_every_other_cluster() -> None:
