@@ -185,13 +185,17 @@ def nearest_paths(one_way_s: np.ndarray) -> Paths:
     n = len(one_way_s)
     cost = np.where(np.eye(n, dtype=bool), 0.0, one_way_s)
     path_s = shortest_paths(cost)
-    longer = np.argwhere(DETOUR_GAIN * path_s < cost)
-    paths = [[c] * n for c in range(n)]
-    for i, j in longer.tolist():
-        over_s = path_s[i] + cost[:, j]
-        over_s[[i, j]] = np.inf
-        paths[i][j] = int(np.argmin(over_s))
-    return paths if len(longer) else ()
+    is_longer = DETOUR_GAIN * path_s < cost
+    if not is_longer.any():
+        return ()
+    paths = np.repeat(np.arange(n)[:, None], n, axis=1)
+    for i in np.flatnonzero(is_longer.any(axis=1)).tolist():
+        over_s = path_s[i, :, None] + cost
+        over_s[i] = np.inf
+        np.fill_diagonal(over_s, np.inf)
+        paths[i, is_longer[i]] = over_s.argmin(axis=0)[is_longer[i]]
+    found: Paths = paths.tolist()
+    return found
 
 
 def along_paths(
