@@ -39,14 +39,19 @@ def pace_of(model: GridModel, sender: int, n_bytes: int, *, all_send: bool = Fal
     return Pace(share * PACE * float(model.gap_s(n_bytes)[home, home]) / n_bytes, beside)
 
 
-def one_by_one(program: Program, pace: Pace) -> Program:
-    """Return ``program`` with each send due when those before it should have left."""
+def one_by_one(program: Program, pace: Pace, *, beside_at_once: bool = False) -> Program:
+    """Return ``program`` with each send due when those before it should have left.
+
+    With ``beside_at_once``, sends that do not use the interface are due at once.
+    """
     ops: list[Op] = []
     n_sent = 0
     for op in program:
         if isinstance(op, Send):
-            ops.append(replace(op, due_us=int(n_sent * pace.unit_s * 1e6)))
-            n_sent += 0 if op.peer in pace.beside else op.chunk.size
+            is_beside = op.peer in pace.beside
+            due_s = 0.0 if is_beside and beside_at_once else n_sent * pace.unit_s
+            ops.append(replace(op, due_us=int(due_s * 1e6)))
+            n_sent += 0 if is_beside else op.chunk.size
         else:
             ops.append(op)
     return tuple(ops)

@@ -261,10 +261,12 @@ class TreeWalk:
                     if a == b:
                         schedule(now_s + one_way_s[a][b], ARRIVES, peer, sent)
                     else:
-                        enters_s = max(now_s, shared_free.get((a, b), 0.0), uplink_out_free[a])
-                        shared_free[a, b] = enters_s + shared_s[a][b]
+                        enters_s = now_s
                         if uplink_s[a]:
+                            enters_s = max(now_s, uplink_out_free[a])
                             uplink_out_free[a] = enters_s + uplink_s[a]
+                        enters_s = max(enters_s, shared_free.get((a, b), 0.0))
+                        shared_free[a, b] = enters_s + shared_s[a][b]
                         if uplink_s[b]:
                             schedule(enters_s, ENTERS, peer, sent)
                         else:

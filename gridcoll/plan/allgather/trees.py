@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 
 import numpy as np
@@ -19,14 +19,12 @@ from gridcoll.constants import (
 )
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
+from gridcoll.plan.allgather.paths import Paths, along_paths, balanced_paths, nearest_paths
 from gridcoll.plan.allgather.ways import (
     BlockTrees,
     LaneTrees,
-    Paths,
     RingTrees,
     Segments,
-    along_paths,
-    nearest_paths,
     owners_backwards,
 )
 from gridcoll.plan.bcast.segments import segment_sizes
@@ -413,7 +411,9 @@ def _paced(planner: Planner, model: GridModel, n_bytes: int) -> Planner:
             program, pace = unpaced.programs[rank], pace_of(model, rank, n_bytes, all_send=True)
             if pace is None:
                 return program
-            return one_by_one(program, replace(pace, unit_s=pace.unit_s * unit_bytes))
+            pace = replace(pace, unit_s=pace.unit_s * unit_bytes)
+            # What other ranks of the host send on waits for it.
+            return one_by_one(program, pace, beside_at_once=True)
 
         return replace(unpaced, programs=Programs(len(sizes), program_of))
 
@@ -440,14 +440,20 @@ def _lanes(model: GridModel, n_bytes: int, planner: Planner, *, upwards: bool) -
         "lanes", how, lambda: LaneTrees(grid), costs, totals_s, paced, _intervals(grid)
     )
     one_way_s = model.gap_and_one_way_s(np.array([float(n_bytes)]))[1][..., 0]
-    paths = nearest_paths(one_way_s.T if upwards else one_way_s)
-    if not paths:
-        return found
-    totals_s = price_lanes(costs, paths, upwards=upwards)
-    how += ", over nearer clusters"
-    return found + _segmented(
-        "lanes", how, lambda: LaneTrees(grid, paths), costs, totals_s, paced, rank_order=False
-    )
+    nearest = nearest_paths(one_way_s.T if upwards else one_way_s)
+    around = balanced_paths(model, n_bytes, upwards=upwards)
+    for paths, where in ((nearest, "over nearer clusters"), (around, "around busy links")):
+        if paths:
+            found += _segmented(
+                "lanes",
+                f"{how}, {where}",
+                partial(LaneTrees, grid, paths),
+                costs,
+                price_lanes(costs, paths, upwards=upwards),
+                paced,
+                rank_order=False,
+            )
+    return found
 
 
 def _intervals(grid: Grid) -> bool:

@@ -5,25 +5,17 @@ An allgather sends every block down its owner's tree. A reduce-scatter combines 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, reduce
-from itertools import accumulate, pairwise, zip_longest
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import accumulate, zip_longest
 from typing import NamedTuple, Protocol, TypeVar
 
-import numpy as np
-
-from gridcoll.constants import DETOUR_GAIN
 from gridcoll.errors import PlanError
-from gridcoll.model.arborescence import shortest_paths
-from gridcoll.model.plogp import FloatArray
+from gridcoll.plan.allgather.paths import Paths
 from gridcoll.plan.trees import cut_segments
 from gridcoll.topology.grid import Grid
 
 T = TypeVar("T")
-
-Paths = Sequence[Sequence[int]]
-"""For each cluster, a row: the cluster before each cluster on the path there. Empty if all paths
-are direct."""
 
 
 class BlockTrees(Protocol):
@@ -174,53 +166,6 @@ class LaneTrees:
     def _node_entry(self, owner: int, node: tuple[int, ...]) -> int:
         """Return the rank of another node of a cluster that gets the owner's block first."""
         return node[self._place[owner] % len(node)]
-
-
-def nearest_paths(one_way_s: np.ndarray) -> Paths:
-    """Return the shortest paths between clusters over ``one_way_s``, (C, C).
-
-    The direct way is taken unless it is longer by a factor of `DETOUR_GAIN`. Return nothing if it
-    is taken everywhere.
-    """
-    n = len(one_way_s)
-    cost = np.where(np.eye(n, dtype=bool), 0.0, one_way_s)
-    path_s = shortest_paths(cost)
-    is_longer = DETOUR_GAIN * path_s < cost
-    if not is_longer.any():
-        return ()
-    paths = np.repeat(np.arange(n)[:, None], n, axis=1)
-    for i in np.flatnonzero(is_longer.any(axis=1)).tolist():
-        over_s = path_s[i, :, None] + cost
-        over_s[i] = np.inf
-        np.fill_diagonal(over_s, np.inf)
-        paths[i, is_longer[i]] = over_s.argmin(axis=0)[is_longer[i]]
-    found: Paths = paths.tolist()
-    return found
-
-
-def along_paths(
-    paths: Paths,
-    each: FloatArray,
-    combine: Callable[[FloatArray, FloatArray], FloatArray],
-    *,
-    upwards: bool = False,
-) -> FloatArray:
-    """Return ``each`` of the links, (C, C, S), combined along the paths from every cluster.
-
-    If ``upwards``, paths lead to the second cluster instead of coming from the first one.
-    """
-    if not paths:
-        return each
-    links = each.transpose(1, 0, 2) if upwards else each
-    found = np.array(links)
-    for home, previous in enumerate(paths):
-        for c in range(len(paths)):
-            if c != home and previous[c] != home:
-                stops = [c]
-                while stops[-1] != home:
-                    stops.append(previous[stops[-1]])
-                found[home, c] = reduce(combine, (links[b, a] for a, b in pairwise(stops)))
-    return np.asarray(found.transpose(1, 0, 2) if upwards else found)
 
 
 def _others_after(things: Sequence[T], at: int) -> Sequence[T]:

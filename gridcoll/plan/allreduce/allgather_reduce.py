@@ -17,7 +17,7 @@ import numpy as np
 
 from gridcoll.constants import MOST_ALLGATHER_REDUCE_BYTES
 from gridcoll.model.gridmodel import GridModel
-from gridcoll.plan.allgather.ways import Paths, along_paths, nearest_paths
+from gridcoll.plan.allgather.paths import Paths, along_paths, nearest_paths
 from gridcoll.plan.folding import align, fold, no_slots
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,13 @@ from hypothesis import strategies as st
 
 from gridcoll.cli.models import load_model
 from gridcoll.errors import PlanError
-from gridcoll.model import declared_model
+from gridcoll.model import GridModel, declared_model
 from gridcoll.model.bounds import limit_s
 from gridcoll.model.wires import wires_from_spec
-from gridcoll.plan import Plan, check_plan, choose
+from gridcoll.plan import REGISTRIES, Plan, check_plan, choose
+from gridcoll.plan.allgather.paths import balanced_paths, nearest_paths
 from gridcoll.plan.allgather.trees import plan_allgather, plan_leaders
-from gridcoll.plan.allgather.ways import LaneTrees, RingTrees, nearest_paths
+from gridcoll.plan.allgather.ways import LaneTrees, RingTrees
 from gridcoll.plan.cost import price_plan
 from gridcoll.plan.reduce_scatter.mirror import plan_reduce_scatter
 from gridcoll.topology import Grid
@@ -39,6 +41,44 @@ def test_every_candidate_on_any_grid_is_right(labels: list[int], n_bytes: int) -
                 assert (plan.collective, plan.n_units, plan.blocks) == ("allgather", exact, ())
                 check_plan(plan)
             check_plan(candidate.build_blocks(uneven))
+
+
+def behind_a_thin_uplink() -> GridModel:
+    """Three clusters; the uplink of the first one carries a quarter of what an interface does."""
+    model = model_of([0] * 4 + [1] * 3 + [2] * 2, (5e-3,), together=12.5e6)
+    return replace(model, uplink_bytes_per_s=(3e6, 0.0, 0.0))
+
+
+@pytest.mark.parametrize("collective", ["allgather", "reduce_scatter"])
+def test_what_leaves_a_cluster_behind_a_thin_uplink_leaves_it_once(collective: str) -> None:
+    """And what is added up there enters it once."""
+    model, n_bytes = behind_a_thin_uplink(), 256 << 10
+    upwards = collective == "reduce_scatter"
+    first_row = balanced_paths(model, n_bytes, upwards=upwards)[0]
+    assert sorted(first_row) in ([0, 0, 1], [0, 0, 2])
+    direct, around = REGISTRIES[collective]["lanes"].candidates(model, n_bytes, 0)
+    assert "around busy links" in around.label
+    assert around.build is not None
+    plan = around.build(n_bytes)
+    check_plan(plan)
+    assert around.predicted_s == pytest.approx(price_plan(plan, model).makespan_s, rel=0.1)
+    assert (around.predicted_s or 0.0) < 0.8 * (direct.predicted_s or 0.0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(grids, st.lists(st.floats(1e5, 1e8), min_size=5, max_size=5), st.booleans())
+def test_balanced_paths_are_trees(labels: list[int], rates: list[float], upwards: bool) -> None:
+    model = model_of(labels, together=1e7)
+    n = model.n_clusters
+    model = replace(model, uplink_bytes_per_s=tuple(rates[:n]))
+    if paths := balanced_paths(model, 10_000, upwards=upwards):
+        planner = plan_reduce_scatter if upwards else plan_allgather
+        check_plan(planner(LaneTrees(model.grid, paths), [2] * len(labels), 1))
+
+
+@pytest.mark.parametrize("grid", ["three-sites", "two-sites-uneven", "thin-wan"])
+def test_direct_paths_are_kept_where_others_save_nothing(grid: str) -> None:
+    assert balanced_paths(load_model(str(HOSTFILES / f"{grid}.toml")), 1 << 16) == ()
 
 
 @settings(max_examples=40, deadline=None)

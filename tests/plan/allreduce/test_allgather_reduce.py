@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gridcoll.constants import MOST_ALLGATHER_REDUCE_BYTES
 from gridcoll.model import GridModel, linear_plogp
 from gridcoll.plan import Reduce, Send, check_plan, choose
-from gridcoll.plan.allgather.ways import nearest_paths
+from gridcoll.plan.allgather.paths import nearest_paths
 from gridcoll.plan.allreduce.allgather_reduce import (
     MOST_MEMBERS,
     plan_allgather_reduce,
