@@ -114,6 +114,10 @@ ROUND_THIN_LINKS = ("relayed", "packed-trees")
 """Where interfaces and links are unlike, more crosses where there is room for it."""
 
 
+OVER_NEARER = "over nearer clusters"
+"""In the label of what passes through a third cluster because that is shorter."""
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("layout", ["two", "three", "three interleaved", "lonely root"])
 @pytest.mark.parametrize(("collective", "name"), WAYS)
@@ -132,7 +136,7 @@ def test_a_byte_crosses_to_a_cluster_once(
                 if sender != receiver:
                     found[sender if collective == "reduce" else receiver] += n_bytes
             needed = _needed(collective, comm.grid, n, comm.grid.cluster_of[root])
-            if winner.name in ROUND_THIN_LINKS:
+            if winner.name in ROUND_THIN_LINKS or OVER_NEARER in winner.label:
                 assert all(map(ge, found, needed))
             else:
                 assert found == needed
