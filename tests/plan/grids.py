@@ -48,6 +48,21 @@ def unlike_model() -> GridModel:
     return declared_model(spec, spec.rank_hosts())
 
 
+def near_over_the_second(labels: Sequence[int]) -> GridModel:
+    """Three clusters: 30 ms from the first to the third one, 6 and 2 ms over the second."""
+    way_s = {(0, 1): 6e-3, (1, 2): 2e-3, (0, 2): 30e-3}
+    links = tuple(
+        tuple(
+            linear_plogp(50e-6 if i == j else way_s[min(i, j), max(i, j)], 12.5e6)
+            if i != j or labels.count(i) > 1
+            else None
+            for j in range(3)
+        )
+        for i in range(3)
+    )
+    return GridModel(Grid.from_labels(labels), links)
+
+
 grids = st.lists(st.integers(0, 4), min_size=1, max_size=11)
 """Labels by rank: one to eleven ranks in one to five clusters, interleaved."""
 

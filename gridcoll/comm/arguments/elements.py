@@ -56,17 +56,17 @@ def read_elements(spec: Any, *, writable: bool) -> Elements | None:
     """
     buffer, count, displacement, _ = unpack(spec)
     datatype = datatype_of(spec)
-    n_bytes, (lower, unit_bytes) = datatype.Get_size(), datatype.Get_extent()
+    data_bytes, (lower, unit_bytes) = datatype.Get_size(), datatype.Get_extent()
     begin, spanned = datatype.Get_true_extent()
-    if lower or begin < 0 or begin + spanned > unit_bytes or unit_bytes > MOST_GAPS * n_bytes:
+    if lower or begin < 0 or begin + spanned > unit_bytes or unit_bytes > MOST_GAPS * data_bytes:
         return None
-    has_gaps = unit_bytes > n_bytes
+    has_gaps = unit_bytes > data_bytes
     no_buffer = buffer is None or buffer is MPI.BOTTOM
     try:
         view = memoryview(b"") if no_buffer else bytes_of(buffer)
     except BufferError:
         message = read_message(spec, writable=writable)
-        n_units = len(message.view) // max(n_bytes, 1)
+        n_units = len(message.view) // max(data_bytes, 1)
         found = Elements(message.view, n_units, datatype, unit_bytes, True, message.store)
         return _with_own_gaps(found, [message.view, MPI.PACKED]) if has_gaps else found
     if writable and view.readonly and not no_buffer:

@@ -19,7 +19,6 @@ from gridcoll.constants import (
 )
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
-from gridcoll.plan.allgather.paths import Paths, along_paths, balanced_paths, nearest_paths
 from gridcoll.plan.allgather.ways import (
     BlockTrees,
     LaneTrees,
@@ -31,6 +30,7 @@ from gridcoll.plan.bcast.segments import segment_sizes
 from gridcoll.plan.blocks import LARGEST_MESSAGE, BlockLayout, Messages, copy_runs
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
 from gridcoll.plan.pacing import one_by_one, pace_of
+from gridcoll.plan.paths import Paths, along_paths, balanced_paths, crossing, nearest_paths
 from gridcoll.plan.plan import Plan, Program, Programs
 from gridcoll.plan.registry import Algorithm, Candidate, algorithm, alias, register
 from gridcoll.plan.statements import Statement, moved, state
@@ -188,14 +188,14 @@ def price_lanes(costs: BlockCosts, paths: Paths = (), *, upwards: bool = False) 
     one_way_s, sizes, n = costs.one_way_s, costs.sizes, costs.model.n_clusters
     is_paced = costs.n_bytes >= SHORTEST_PACED_BYTES  # see `pace_of`
     relaying = _relaying(paths, n)
-    crossing = _crossing(sizes, paths)
+    n_crossing = crossing(sizes, paths)
     hosts, most, least = costs.hosts
     port_s = np.einsum("iis->is", costs.gap_s)
     home_port_s, home_hop_s = (each[:, 0] for each in costs.beside)
     beside_s = home_hop_s * (most > 1)
     hop_s = np.einsum("iis->is", one_way_s) * (hosts > 1)[:, None] + beside_s[:, None]
     n_turns = np.ceil((sizes.sum() - sizes) / sizes)
-    n_far = np.ceil(crossing.sum(axis=1) / sizes)
+    n_far = np.ceil(n_crossing.sum(axis=1) / sizes)
     n_out, n_in = most * ((hosts - 1) * (1 + n_turns) + n_far), sizes.sum() - least
     # A forwarded or combined segment is one segment late at every hop.
     n_behind = (n - 1) * (n_turns > 0) * (hosts > 1)
@@ -207,7 +207,7 @@ def price_lanes(costs: BlockCosts, paths: Paths = (), *, upwards: bool = False) 
         if upwards:
             # Nothing arrives between the last contribution to a sum and the first sum.
             sums_s = (most * n_turns)[:, None] * costs.n_segments * port_s
-            waits = (hosts > 1) & (~np.bool_(is_paced) | relaying.any(axis=1))
+            waits = (hosts > 1) & (relaying.any(axis=1) | (not is_paced))
             total_s += np.where(waits[:, None], np.minimum(first_s, sums_s), 0.0)
     total_s = total_s.max(axis=0)
     handed_s = (
@@ -217,7 +217,7 @@ def price_lanes(costs: BlockCosts, paths: Paths = (), *, upwards: bool = False) 
     if n == 1:
         return np.asarray(total_s)
     path_s = along_paths(paths, one_way_s, np.add, upwards=upwards)
-    flow_s = _flows_s(costs, crossing.T if upwards else crossing)
+    flow_s = _flows_s(costs, n_crossing.T if upwards else n_crossing)
     flow_s = along_paths(paths, flow_s, np.maximum, upwards=upwards)
     if upwards:
         sums_s = ((most * n_turns)[:, None] * costs.n_segments - 1) * port_s
@@ -236,19 +236,6 @@ def price_lanes(costs: BlockCosts, paths: Paths = (), *, upwards: bool = False) 
         way_s = np.maximum(flow_s + last_s, handed_s) + hop_s
     between = ~np.eye(n, dtype=bool)
     return np.asarray(np.maximum(total_s, (path_s + way_s)[between].max(axis=0)))
-
-
-def _crossing(sizes: np.ndarray, paths: Paths) -> np.ndarray:
-    """Return how many blocks go from one cluster to another on their way from the owner, (C, C)."""
-    n = len(sizes)
-    if not paths:
-        return np.asarray(np.where(np.eye(n, dtype=bool), 0, sizes[:, None]))
-    found = np.zeros((n, n))
-    for home, previous in enumerate(paths):
-        for c in range(n):
-            if c != home:
-                found[previous[c], c] += sizes[home]
-    return found
 
 
 def _relaying(paths: Paths, n: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from itertools import accumulate, zip_longest
 from typing import NamedTuple, Protocol, TypeVar
 
 from gridcoll.errors import PlanError
-from gridcoll.plan.allgather.paths import Paths
+from gridcoll.plan.paths import Paths
 from gridcoll.plan.trees import cut_segments
 from gridcoll.topology.grid import Grid
 

@@ -17,9 +17,9 @@ import numpy as np
 
 from gridcoll.constants import MOST_ALLGATHER_REDUCE_BYTES
 from gridcoll.model.gridmodel import GridModel
-from gridcoll.plan.allgather.paths import Paths, along_paths, nearest_paths
 from gridcoll.plan.folding import align, fold, no_slots
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
+from gridcoll.plan.paths import Paths, along_paths, crossing, nearest_paths
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs
 from gridcoll.plan.registry import Candidate, algorithm, alias
 from gridcoll.topology.grid import Cluster, Grid
@@ -106,28 +106,17 @@ def price_allgather_reduce(model: GridModel, n_bytes: int, paths: Paths = ()) ->
     )
     sizes = np.array(model.grid.ranks_per_cluster)
     n_out = -(-sizes[None] // sizes[:, None])  # ranks of the target to which each rank sends
-    n_results = _crossing(n, paths)
+    n_results = crossing(np.ones(n), paths)
     n_out = n_out * n_results
     port_s = np.diagonal(gap_s)
     leaves_s = gathered_s + (hosts * n_out.sum(axis=1) - 1) * port_s
     if model.aggregate_bytes_per_s:
-        crossing = np.maximum(sizes[:, None], sizes[None]) * np.maximum(n_results, 1) - 1
-        one_way_s = one_way_s + crossing * n_bytes / model.link_bytes_per_s
+        n_before = np.maximum(sizes[:, None], sizes[None]) * np.maximum(n_results, 1) - 1
+        one_way_s = one_way_s + n_before * n_bytes / model.link_bytes_per_s
     across_s = leaves_s[:, None] + along_paths(paths, one_way_s[..., None], np.add)[..., 0]
     np.fill_diagonal(across_s, 0.0)
     comes_s = across_s.max(axis=0) + (hosts * (n - 1) - 1) * port_s
     return float(comes_s.max())
-
-
-def _crossing(n: int, paths: Paths) -> np.ndarray:
-    """Return how many clusters' results go from one cluster to another one, (C, C)."""
-    if not paths:
-        return ~np.eye(n, dtype=bool) * 1
-    found = np.zeros((n, n), dtype=int)
-    for home, previous in enumerate(paths):
-        for c in range(n):
-            found[previous[c], c] += c != home
-    return found
 
 
 def _gather_s(model: GridModel, c: int, n_bytes: int) -> float:

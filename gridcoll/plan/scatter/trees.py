@@ -15,18 +15,17 @@ from itertools import zip_longest
 import numpy as np
 
 from gridcoll.constants import (
-    DETOUR_GAIN,
     EAGER_PIECES_BYTES,
     LEAST_SAVED,
     MOST_EAGER_PIECES,
 )
-from gridcoll.model.arborescence import shortest_paths
 from gridcoll.model.closed_forms import SCATTER_COSTS
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.blocks import LARGEST_MESSAGE, BlockLayout, Messages, copy_runs
 from gridcoll.plan.ops import Chunk, Copy, Op
 from gridcoll.plan.pacing import Pace, one_by_one, pace_of, thin_links
+from gridcoll.plan.paths import along_paths, nearest_paths
 from gridcoll.plan.plan import Plan, Program, Programs, scratch_of_each
 from gridcoll.plan.registry import ANY_NUMBER, Algorithm, Candidate, alias, register
 from gridcoll.plan.statements import Statement, moved, state
@@ -497,25 +496,18 @@ def _leaders(
 
 
 def _nearest_transfers(model: GridModel, n_bytes: int, root: int) -> tuple[tuple[int, int], ...]:
-    """Return transfers from the root's cluster to all others, over those on the shortest paths.
+    """Return transfers along the shortest paths from the root's cluster, to the farthest one first.
 
-    The direct way is taken unless it is longer by a factor of `DETOUR_GAIN`. Return nothing if it
-    is taken everywhere.
+    Return nothing if all of them are direct.
     """
     home = model.grid.cluster_of[root]
-    one_way_s = np.array(model.gap_and_one_way_s(np.array([float(n_bytes)]))[1][..., 0])
-    np.fill_diagonal(one_way_s, 0.0)
-    path_s = shortest_paths(one_way_s)[home]
-    farthest_first = [c for c in np.argsort(-path_s, kind="stable").tolist() if c != home]
-    sender = dict.fromkeys(farthest_first, home)
-    for c in farthest_first:
-        if DETOUR_GAIN * path_s[c] < one_way_s[home, c]:
-            over_s = path_s + one_way_s[:, c]
-            over_s[[home, c]] = np.inf
-            sender[c] = int(np.argmin(over_s))
-    if set(sender.values()) == {home}:
+    one_way_s = model.gap_and_one_way_s(np.array([float(n_bytes)]))[1]
+    paths = nearest_paths(one_way_s[..., 0])
+    if not paths or set(paths[home]) == {home}:
         return ()
-    return tuple((sender[c], c) for c in farthest_first)
+    path_s = along_paths(paths, one_way_s, np.add)[home, :, 0]
+    farthest_first = np.argsort(-path_s, kind="stable").tolist()
+    return tuple((paths[home][c], c) for c in farthest_first if c != home)
 
 
 @dataclass(frozen=True)

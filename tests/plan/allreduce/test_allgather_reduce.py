@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridcoll.constants import MOST_ALLGATHER_REDUCE_BYTES
-from gridcoll.model import GridModel, linear_plogp
+from gridcoll.model import GridModel
 from gridcoll.plan import Reduce, Send, check_plan, choose
-from gridcoll.plan.allgather.paths import nearest_paths
 from gridcoll.plan.allreduce.allgather_reduce import (
     MOST_MEMBERS,
     plan_allgather_reduce,
@@ -20,8 +19,9 @@ from gridcoll.plan.allreduce.allgather_reduce import (
 )
 from gridcoll.plan.cost import price_plan
 from gridcoll.plan.folding import ALIGNED_UNITS
+from gridcoll.plan.paths import nearest_paths
 from gridcoll.topology import Grid
-from tests.plan.grids import model_of
+from tests.plan.grids import model_of, near_over_the_second
 from tests.plan.test_hosts import PLACED, placed_model
 
 
@@ -43,21 +43,9 @@ def test_it_is_right_along_any_shortest_paths(
     check_plan(plan_allgather_reduce(grid, n_units, paths=nearest_paths(one_way_s)))
 
 
-def near_over_the_second() -> GridModel:
-    """30 ms from the first cluster to the third one, 6 and 2 ms over the second."""
-    way_s = {(0, 1): 6e-3, (1, 2): 2e-3, (0, 2): 30e-3}
-    links = tuple(
-        tuple(
-            linear_plogp(50e-6 if i == j else way_s[min(i, j), max(i, j)], 12.5e6) for j in range(3)
-        )
-        for i in range(3)
-    )
-    return GridModel(Grid.from_labels([0] * 4 + [1] * 2 + [2] * 3), links)
-
-
 @pytest.mark.parametrize("collective", ["allreduce", "barrier"])
 def test_results_take_the_nearer_way(collective: str) -> None:
-    model = near_over_the_second()
+    model = near_over_the_second([0] * 4 + [1] * 2 + [2] * 3)
     winner = choose(collective, model, 8, 0, grid_only=True).winner
     assert winner.name == "allgather-reduce"
     assert "the nearer way" in winner.label

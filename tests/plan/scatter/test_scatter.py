@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gridcoll.cli.models import load_model
 from gridcoll.engine.memory import ByteMemory
-from gridcoll.model import GridModel, PLogP, linear_plogp
+from gridcoll.model import GridModel, PLogP
 from gridcoll.model.closed_forms import SCATTER_COSTS
 from gridcoll.plan import REGISTRIES, Chunk, Plan, Send, check_plan, choose
 from gridcoll.plan.cost import price_plan
@@ -22,7 +22,7 @@ from gridcoll.plan.scatter.trees import (
 )
 from gridcoll.plan.trees import RankTree
 from gridcoll.topology import Grid
-from tests.plan.grids import grids, model_of
+from tests.plan.grids import grids, model_of, near_over_the_second
 from tests.plan.traffic import count_traffic
 from tests.reference import run_reference
 
@@ -146,18 +146,8 @@ def test_a_scatter_of_uneven_blocks_says_that_the_root_may_keep_them_apart() -> 
 
 @pytest.mark.parametrize("labels", [[0, 1, 1, 2, 2], [0, 1, 2]])
 def test_short_blocks_go_over_a_nearer_cluster(labels: list[int]) -> None:
-    """30 ms directly, 6 and 2 ms over the second cluster; a gather comes back the same way."""
-    way_s = {(0, 1): 6e-3, (1, 2): 2e-3, (0, 2): 30e-3}
-    links = tuple(
-        tuple(
-            linear_plogp(50e-6 if i == j else way_s[min(i, j), max(i, j)], 12.5e6)
-            if i != j or labels.count(i) > 1
-            else None
-            for j in range(3)
-        )
-        for i in range(3)
-    )
-    model = GridModel(Grid.from_labels(labels), links)
+    """A gather comes back the same way."""
+    model = near_over_the_second(labels)
     for collective in ("scatter", "gather"):
         winner = choose(collective, model, 8, 0, grid_only=True).winner
         assert "over nearer clusters" in winner.label

@@ -74,6 +74,22 @@ def along_paths(
     return np.asarray(found.transpose(1, 0, 2) if upwards else found)
 
 
+def crossing(sizes: np.ndarray, paths: Paths) -> np.ndarray:
+    """Return how many blocks go from one cluster to another on their way from the owner, (C, C).
+
+    ``sizes`` are the numbers of blocks of each cluster, (C,).
+    """
+    n = len(sizes)
+    if not paths:
+        return np.asarray(np.where(np.eye(n, dtype=bool), 0, sizes[:, None]))
+    found = np.zeros((n, n))
+    for home, previous in enumerate(paths):
+        for c in range(n):
+            if c != home:
+                found[previous[c], c] += sizes[home]
+    return found
+
+
 def balanced_paths(model: GridModel, n_bytes: int, *, upwards: bool = False) -> Paths:
     """Return paths on which the busiest link, uplink or interface is busy for a short time.
 
