@@ -298,7 +298,7 @@ needed: $(patsubst %,$(VENVS)/%/.stamp,$(MPIS) docs) $(VENVS)/mpich/mpi4py-tests
 
 clean: ## Remove environments, caches and outputs
 	rm -rf $(VENVS) .mypy_cache .ruff_cache .pytest_cache .hypothesis out build dist
-	rm -f gridcoll/engine/_compiled.so gridcoll/testbed/_relay.so gridcoll/launch/preload/lib*.so
+	rm -f gridcoll/engine/_compiled.so gridcoll/plan/_walk.so gridcoll/testbed/_relay.so gridcoll/launch/preload/lib*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 SOURCES_IN_C := $(wildcard gridcoll/*/*.c gridcoll/launch/preload/*.[ch])

@@ -22,11 +22,16 @@ PACKAGE = Path(__file__).parents[1] / "gridcoll"
 PRELOAD = ("calls.c", "known.c", "natives.c", "interpreter.c")
 LIBRARIES = {
     "engine/_compiled.so": ("engine/compiled.c",),
+    "plan/_walk.so": ("plan/walk.c",),
     "testbed/_relay.so": ("testbed/relay.c",),
     "launch/preload/libgridcoll.so": tuple(f"launch/preload/{name}" for name in PRELOAD),
     "launch/preload/libmpi-name.so": ("launch/preload/name.c",),
 }
-OWN_OPTIONS = {"launch/preload/libmpi-name.so": ("-Wl,-soname,libmpi.so.12",)}
+OWN_OPTIONS = {
+    "launch/preload/libmpi-name.so": ("-Wl,-soname,libmpi.so.12",),
+    # Times must be equal to the last bit on all ranks, whatever their machines can do at once.
+    "plan/_walk.so": ("-ffp-contract=off", "-lm"),
+}
 MACHINES = {62: "x86_64", 183: "aarch64"}
 """Names of machines, by their number in the header of an ELF file."""
 OLDEST_GLIBC = (2, 17)
@@ -62,7 +67,7 @@ def libraries_in(package: Path) -> list[Path]:
     """Return the compiled libraries in ``package``."""
     return [
         path
-        for folder in ("engine", "testbed", "launch")
+        for folder in ("engine", "plan", "testbed", "launch")
         for path in sorted((package / folder).rglob("*.so"))
     ]
 

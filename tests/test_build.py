@@ -14,6 +14,7 @@ import pytest
 BUILD = Path(__file__).parents[1] / ".ci" / "build_hook.py"
 LIBRARIES = (
     "gridcoll/engine/_compiled.so",
+    "gridcoll/plan/_walk.so",
     "gridcoll/testbed/_relay.so",
     "gridcoll/launch/preload/libgridcoll.so",
     "gridcoll/launch/preload/libmpi-name.so",
@@ -36,7 +37,7 @@ def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The hook in a source tree of its own, which has libraries of another version."""
     package = tmp_path / "gridcoll"
     preload = (f"launch/preload/{name}.c" for name in PRELOAD)
-    for source in ("engine/compiled.c", "testbed/relay.c", *preload):
+    for source in ("engine/compiled.c", "plan/walk.c", "testbed/relay.c", *preload):
         (package / source).parent.mkdir(parents=True, exist_ok=True)
         (package / source).write_text("int nothing;\n")
     for library in LIBRARIES:

@@ -194,6 +194,14 @@ class GridModel:
         return _table_at(sizes, gaps, np.array([float(n_bytes)]))[..., 0]
 
     @cached_property
+    def overhead_s(self) -> FloatArray:
+        """``os + or`` of a short message between clusters, (C, C). The diagonal is inside one."""
+        n = self.n_clusters
+        links = [self.link(i, j) for i in range(n) for j in range(n)]
+        both_s = [link.send_overhead(1) + link.recv_overhead(1) for link in links]
+        return np.array(both_s).reshape(n, n)
+
+    @cached_property
     def _tables(self) -> tuple[FloatArray, FloatArray]:
         """The union of all links' sizes, (K,); gaps and one-way times there, (2, C, C, K)."""
         n = self.n_clusters

@@ -28,8 +28,9 @@ from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
 from gridcoll.model.tree_packing import HostTree, Packing, Platform, pack_by_depth
 from gridcoll.model.wires import links_of
-from gridcoll.plan.meeting_trees import MeetingTrees, meeting_trees
+from gridcoll.plan.meeting_trees import meeting_trees
 from gridcoll.plan.multi_tree import Node
+from gridcoll.plan.tree_search import TimedTrees, rooted_trees
 from gridcoll.plan.tree_walk import Children, children_of, use_in_turns
 from gridcoll.plan.trees import LARGEST_SEGMENT, SMALLEST_SEGMENT
 from gridcoll.topology.grid import Grid
@@ -59,9 +60,9 @@ LEAST_GAIN = 0.002
 """Hosts are moved to another place in a tree at most `MOST_MOVES` times, and only if that saves at
 least the fraction `LEAST_GAIN` of the time."""
 
-MOST_BUSY_FRACTION = 2 / 3
-"""Meeting tops are not tried if something is busy for more than this fraction of the time, since
-latency matters little then: on three grids, they saved at most 1 % there, and 20 % below."""
+MOST_BUSY_FRACTION = 0.85
+"""Trees are not searched if something is busy for more than this fraction of the time, since
+latency matters little then."""
 
 SHORT_BYTES = 4 << 10
 """Path times are for a message of this length."""
@@ -353,8 +354,13 @@ class _Pricing:
         return by_host_s, np.maximum(crossed_bytes / self._link_rates, shared_s)
 
 
-def best_packed(model: GridModel, n_bytes: int, root: int = -1) -> PricedPacking | None:
-    """Return the fastest packing and number of segments; None if there is no tree."""
+def best_packed(
+    model: GridModel, n_bytes: int, root: int = -1, upwards: bool = False
+) -> PricedPacking | None:
+    """Return the fastest packing and number of segments; None if there is no tree.
+
+    With a ``root``, the trees are for a broadcast, or with ``upwards`` for a reduction.
+    """
     platform, kinds = platform_of(model, root)
     pricing = _Pricing(model, platform)
     best: _Priced | None = None
@@ -372,13 +378,21 @@ def best_packed(model: GridModel, n_bytes: int, root: int = -1) -> PricedPacking
     parents = tuple(tree.parents for tree in packing.trees)
     if root < 0:
         parents = tuple(_with_two_tops(platform, tree) for tree in parents)
-    found = MeetingTrees(total.total_s, parents, packing.shares, len(improved.uses), total.busy_s)
-    if root < 0 and is_unlike(model) and total.busy_s < MOST_BUSY_FRACTION * total.total_s:
-        found = meeting_trees(model, platform, n_bytes, found)
+    found = TimedTrees(total.total_s, parents, packing.shares, len(improved.uses), total.busy_s)
+    if is_searched(model, len(parents[0])) and total.busy_s < MOST_BUSY_FRACTION * total.total_s:
+        if root < 0:
+            found = meeting_trees(model, platform, n_bytes, found)
+        else:
+            found = rooted_trees(model, platform, n_bytes, found, upwards)
     uses, n = use_in_turns(found.shares, found.n_segments), found.n_segments
     children = tuple(children_of(platform, tree) for tree in found.trees)
     trees = PackedTrees(model.grid, kinds, found.trees, uses, children, root)
     return PricedPacking(trees, -(-n_bytes // n), found.total_s, found.sending_s / n, found.shares)
+
+
+def is_searched(model: GridModel, n_hosts: int) -> bool:
+    """Whether trees are searched: elsewhere, other plans are as good or a search finds too few."""
+    return n_hosts <= MOST_HOSTS and is_unlike(model)
 
 
 def _with_two_tops(platform: Platform, parents: tuple[int, ...]) -> tuple[int, ...]:

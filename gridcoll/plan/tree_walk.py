@@ -1,7 +1,8 @@
-"""Simulates an allreduce over trees of hosts: the messages of all segments, in order of time.
+"""Simulates a collective over trees of hosts: the messages of all segments, in order of time.
 
-This does for hosts kind `plan.cost` does for the ops of a plan, without a plan. It is a hundred
-times as fast, so that a search can try hundreds of trees. Messages inside hosts are left out.
+This does for hosts what `plan.cost` does for the ops of a plan, without a plan. It is a hundred
+times as fast, and again twenty times if `walk.c` was compiled, so that a search can try hundreds of
+trees. Messages inside hosts are left out.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gridcoll.constants import PACE
+from gridcoll.constants import LINK_PACE, PACE
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.tree_packing import Platform
+from gridcoll.plan import compiled_walk
 from gridcoll.plan.cost import link_times_s
 
 UP, MEET, DOWN = range(3)
@@ -79,6 +81,13 @@ def children_of(platform: Platform, parents: Sequence[int]) -> Children:
     )
 
 
+def root_ahead_s(model: GridModel, cluster: int) -> float:
+    """Return by how much a root in ``cluster`` may be ahead of the pace of its trees, in seconds:
+    the latency to the nearest other cluster.
+    """
+    return float(np.delete(model.latency_s[cluster], cluster).min(initial=inf))
+
+
 @lru_cache(maxsize=256)
 def use_in_turns(shares: tuple[float, ...], n: int) -> tuple[tuple[int, int], ...]:
     """Return, for each of ``n`` segments, its tree and by how many places its hosts are rotated.
@@ -97,29 +106,73 @@ def use_in_turns(shares: tuple[float, ...], n: int) -> tuple[tuple[int, int], ..
 
 
 class TreeWalk:
-    """Simulates an allreduce of ``n_bytes`` up and down trees over the hosts of ``platform``."""
+    """Simulates a collective with ``n_bytes`` over trees of the hosts of ``platform``.
 
-    def __init__(self, model: GridModel, platform: Platform, n_bytes: int) -> None:
+    That is a broadcast down the trees if ``platform`` has a root, or with ``upwards`` a reduction;
+    without a root, an allreduce up and down.
+    """
+
+    def __init__(
+        self, model: GridModel, platform: Platform, n_bytes: int, upwards: bool = False
+    ) -> None:
         self._model, self._platform, self._n_bytes = model, platform, n_bytes
         self._kinds = platform.kind_of
         self._cluster = [platform.clusters[kind] for kind in self._kinds]
         self._firsts = [self._kinds.index(kind) for kind in self._kinds]
         self._counts = [platform.counts[kind] for kind in self._kinds]
+        self._root = self._kinds.index(platform.root) if platform.root >= 0 else -1
+        self._upwards = upwards
+        self.is_bcast = self._root >= 0 and not upwards
+        n_ways = 2 if self._root < 0 else 1
+        self.overhead_s = n_ways * float(np.median(model.overhead_s))
+        """Seconds of processors that a segment needs on a way, which are not simulated."""
         self._times: dict[int, _Times] = {}
+        self._compiled = compiled_walk.library()
+        self._networks: dict[int, compiled_walk.Network] = {}
         self.n_messages = 0
         """How many messages were simulated so far."""
 
     def _times_of(self, segment_bytes: int) -> _Times:
         if segment_bytes not in self._times:
             sizes = np.array([0.0, float(segment_bytes)])
-            link_times = [each[:, :, 1].tolist() for each in link_times_s(self._model, sizes)]
-            gap_s, one_way_s, unblocked_s, shared_s = link_times
-            port_s = [row[c] for c, row in enumerate(gap_s)]
-            uplink_s = (segment_bytes / self._model.uplinks).tolist()
-            self._times[segment_bytes] = _Times(
-                gap_s, one_way_s, unblocked_s, shared_s, port_s, uplink_s
-            )
+            between = [each[:, :, 1] for each in link_times_s(self._model, sizes)]
+            uplink_s = segment_bytes / self._model.uplinks
+            times = *between, between[0].diagonal(), uplink_s
+            self._times[segment_bytes] = _Times(*(each.tolist() for each in times))
         return self._times[segment_bytes]
+
+    def total_s(
+        self,
+        trees: Sequence[Sequence[int]],
+        uses: Sequence[tuple[int, int]],
+        period_s: float,
+        most_s: float = inf,
+    ) -> float:
+        """Return when all hosts have all segments, whose trees and rotations are ``uses``.
+
+        A tree is given by the parent of each host, -1 for tops. A host sends its own contributions,
+        or the root its message, no faster than one segment each ``period_s``. Returns infinity if
+        it takes more than ``most_s``.
+        """
+        segment_bytes = -(-self._n_bytes // len(uses))
+        paced_s, ahead_s = period_s * PACE, 0.0
+        if self.is_bcast:
+            home = self._platform.clusters[self._platform.root]
+            paced_s, ahead_s = period_s * LINK_PACE, root_ahead_s(self._model, home)
+        if self._compiled is None:
+            return self._walked_s(trees, uses, segment_bytes, paced_s, ahead_s, most_s)
+        if segment_bytes not in self._networks:
+            self._networks[segment_bytes] = compiled_walk.Network(
+                self._root,
+                self._upwards,
+                (self._cluster, self._firsts, self._counts),
+                (self._platform.hops_s, *self._times_of(segment_bytes)),
+            )
+        total_s, n_messages = self._compiled.total_s(
+            self._networks[segment_bytes], trees, uses, paced_s, ahead_s, most_s
+        )
+        self.n_messages += n_messages
+        return total_s
 
     def _rotated(self, parents: Sequence[int], children: Children, turn: int) -> _Tree:
         """Return the tree whose hosts are rotated by ``turn`` places within their kinds."""
@@ -134,20 +187,17 @@ class TreeWalk:
             tree.children[at] = tuple(host[child] for child in children[place])
         return tree
 
-    def total_s(
+    def _walked_s(
         self,
         trees: Sequence[Sequence[int]],
         uses: Sequence[tuple[int, int]],
-        period_s: float,
-        most_s: float = inf,
+        segment_bytes: int,
+        paced_s: float,
+        ahead_s: float,
+        most_s: float,
     ) -> float:
-        """Return when all hosts have all segments, whose trees and rotations are ``uses``.
-
-        A tree is given by the parent of each host, -1 for tops. A host sends its own contributions
-        no faster than one each ``period_s``. Returns infinity if it takes more than ``most_s``.
-        """
-        times = self._times_of(-(-self._n_bytes // len(uses)))
-        gap_s, one_way_s, unblocked_s, shared_s, port_s, uplink_s = times
+        """Return `total_s`, found in Python: the very same as `walk.c` finds."""
+        gap_s, one_way_s, unblocked_s, shared_s, port_s, uplink_s = self._times_of(segment_bytes)
         cluster, n_hosts = self._cluster, len(self._cluster)
         children = [children_of(self._platform, parents) for parents in trees]
         rotated = [self._rotated(trees[k], children[k], turn) for k, turn in uses]
@@ -174,21 +224,23 @@ class TreeWalk:
             heappush(events, (when_s, count, kind, host, message))
             count += 1
 
+        def send_when_due(host: int, now_s: float, message: _Message) -> None:
+            due_s = message[0] * paced_s - ahead_s
+            if due_s > now_s:
+                schedule(due_s, DUE, host, message)
+            else:
+                wait(host, now_s, message)
+
         def combined(segment: int, host: int, now_s: float) -> None:
             """Handle that all contributions from below have been combined at ``host``."""
-            parent, due_s = rotated[segment].parents[host], segment * period_s * PACE
-            messages = [(segment, parent, UP)]
-            if parent < 0:
-                own = tops[segment].index(host)
-                others = tops[segment][own + 1 :] + tops[segment][:own]
-                messages = [(segment, other, MEET) for other in others]
-            for message in messages:
-                if due_s > now_s:
-                    schedule(due_s, DUE, host, message)
-                else:
-                    wait(host, now_s, message)
-            if parent < 0:
-                met(segment, host, now_s)
+            parent = rotated[segment].parents[host]
+            if parent >= 0:
+                send_when_due(host, now_s, (segment, parent, UP))
+                return
+            own = tops[segment].index(host)
+            for other in tops[segment][own + 1 :] + tops[segment][:own]:
+                send_when_due(host, now_s, (segment, other, MEET))
+            met(segment, host, now_s)
 
         def met(segment: int, host: int, now_s: float) -> None:
             n_unmet[segment][host] -= 1
@@ -198,10 +250,16 @@ class TreeWalk:
         def complete(segment: int, host: int, now_s: float) -> None:
             nonlocal last_s
             last_s = max(last_s, now_s)
+            if self._upwards:
+                return
+            send = send_when_due if host == self._root else wait
             for child in rotated[segment].children[host]:
-                wait(host, now_s, (segment, child, DOWN))
+                send(host, now_s, (segment, child, DOWN))
 
         for segment, missing in enumerate(n_missing):
+            if self.is_bcast:
+                complete(segment, self._root, 0.0)
+                continue
             for host in range(n_hosts):
                 if not missing[host]:
                     combined(segment, host, 0.0)

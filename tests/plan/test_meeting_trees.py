@@ -18,6 +18,7 @@ from gridcoll.plan.cost import price_plan
 from gridcoll.plan.multi_tree import plan_allreduce_up_down
 from gridcoll.plan.packed_trees import PackedTrees, best_packed, platform_of
 from gridcoll.plan.registry import REGISTRIES
+from gridcoll.plan.tree_search import TimedTrees
 from gridcoll.plan.tree_walk import TreeWalk, children_of, use_in_turns
 from gridcoll.topology.gridfile import GridSpec, parse_gridfile, read_gridfile
 from tests.plan.test_packed_trees import unlike_grids
@@ -126,10 +127,10 @@ def test_a_search_ends_on_many_hosts() -> None:
     spec = parse_gridfile("\n".join(lines))
     model = declared_model(spec, spec.rank_hosts())
     platform, _ = platform_of(model)
-    known = meeting_trees.MeetingTrees(10.0, (tuple([-1] + [0] * 63),), (1.0,), 8, 0.0)
-    search = meeting_trees._Search(model, platform, 64 << 10)
-    assert search.best(known).total_s < 10.0
-    assert search._walk.n_messages < 3 * meeting_trees.MOST_MESSAGES
+    known = TimedTrees(10.0, (tuple([-1] + [0] * 63),), (1.0,), 8, 0.0)
+    walk = TreeWalk(model, platform, 64 << 10)
+    assert meeting_trees._Search(walk, platform, 64 << 10).best(known).total_s < 10.0
+    assert walk.n_messages < 3 * meeting_trees.MOST_MESSAGES
 
 
 def test_nothing_is_searched_where_something_is_busy_all_the_time(

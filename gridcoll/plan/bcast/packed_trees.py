@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import numpy as np
-
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.bcast.segments import segments_label
 from gridcoll.plan.multi_tree import plan_bcast_down
 from gridcoll.plan.packed_trees import PackedTrees, best_packed, is_offered, label_of
 from gridcoll.plan.plan import Plan
 from gridcoll.plan.registry import Candidate, algorithm
+from gridcoll.plan.tree_walk import root_ahead_s
 
 PACKED_TREES = "packed-trees"
 GOOD_FOR = "long messages where interfaces, links or distances are unlike: slow ones pass on little"
@@ -28,14 +27,15 @@ def packed_candidates(
     root: int,
     write: Callable[[PackedTrees, int, int, str, float], Plan],
     suffix: str = "",
+    upwards: bool = False,
 ) -> list[Candidate]:
     """Return one candidate, or none if packed trees are not offered.
 
     ``root`` is -1 for trees used up and down. ``write`` returns the plan, given the trees, the
     units of the message and of a segment, a label, and the seconds per unit. ``suffix`` ends the
-    label.
+    label. ``upwards``: the trees lead to the root, in a reduction.
     """
-    found = best_packed(model, n_bytes, root) if is_offered(model, n_bytes) else None
+    found = best_packed(model, n_bytes, root, upwards) if is_offered(model, n_bytes) else None
     if found is None:
         return []
     trees, period_s = found.trees, found.period_s
@@ -51,7 +51,5 @@ def packed_candidates(
 
 @algorithm("bcast", PACKED_TREES, GOOD_FOR, SOURCE)
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    home = model.grid.cluster_of[root]
-    nearest_s = np.delete(model.latency_s[home], home).min(initial=np.inf)
-    write = partial(plan_bcast_down, ahead_s=float(nearest_s))
-    return packed_candidates(model, n_bytes, root, write)
+    ahead_s = root_ahead_s(model, model.grid.cluster_of[root])
+    return packed_candidates(model, n_bytes, root, partial(plan_bcast_down, ahead_s=ahead_s))

@@ -10,4 +10,4 @@ from gridcoll.plan.registry import Candidate, algorithm
 
 @algorithm("reduce", PACKED_TREES, GOOD_FOR, f"{SOURCE}; backwards")
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
-    return packed_candidates(model, n_bytes, root, plan_reduce_up, "; backwards")
+    return packed_candidates(model, n_bytes, root, plan_reduce_up, "; backwards", upwards=True)

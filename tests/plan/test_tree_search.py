@@ -1,0 +1,162 @@
+"""The search of trees, and the walk in C and in Python that times them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gridcoll.model.bounds import limit_s
+from gridcoll.model.gridmodel import declared_model
+from gridcoll.model.wires import wires_from_spec
+from gridcoll.plan import compiled_walk, meeting_trees, packed_trees, tree_search
+from gridcoll.plan.check import check_plan
+from gridcoll.plan.cost import price_plan
+from gridcoll.plan.multi_tree import plan_bcast_down, plan_reduce_up
+from gridcoll.plan.packed_trees import PackedTrees, best_packed, platform_of
+from gridcoll.plan.registry import REGISTRIES
+from gridcoll.plan.tree_search import TimedTrees, improved, timed
+from gridcoll.plan.tree_walk import TreeWalk, children_of, root_ahead_s, use_in_turns
+from gridcoll.topology.gridfile import GridSpec
+from tests.plan.test_meeting_trees import named
+from tests.plan.test_packed_trees import unlike_grids
+
+
+def draw_trees(data: st.DataObject, n_hosts: int, root: int) -> tuple[tuple[int, ...], ...]:
+    """One to three trees over the hosts, from ``root`` if it is not -1, else with one to 4 tops."""
+    found = []
+    for _ in range(data.draw(st.integers(1, 3))):
+        order = [h for h in data.draw(st.permutations(range(n_hosts))) if h != root]
+        order = [root, *order] if root >= 0 else order
+        parents, n_tops = [-1] * n_hosts, 1
+        for at, host in enumerate(order[1:], 1):
+            tops = [-1] if root < 0 and n_tops < 4 else []
+            parents[host] = data.draw(st.sampled_from([*tops, *order[:at]]))
+            n_tops += parents[host] < 0
+        found.append(tuple(parents))
+    return tuple(found)
+
+
+@settings(max_examples=60, deadline=None)
+@given(spec=unlike_grids(4), data=st.data())
+def test_the_walk_in_c_takes_the_very_same_time(spec: GridSpec, data: st.DataObject) -> None:
+    """To the last bit, and by as many messages: else ranks would choose different trees."""
+    library = compiled_walk.library()
+    assert library is not None, "not compiled: install gridcoll with a C compiler"
+    model = declared_model(spec, spec.rank_hosts())
+    uplinks = data.draw(st.lists(st.sampled_from([np.inf, 4e6]), min_size=model.n_clusters))
+    model = replace(model, uplink_bytes_per_s=tuple(uplinks[: model.n_clusters]))
+    kind = data.draw(st.sampled_from(["bcast", "reduce", "allreduce"]))
+    root = -1 if kind == "allreduce" else 0
+    platform, _ = platform_of(model, root)
+    top = platform.kind_of.index(platform.root) if root >= 0 else -1
+    trees = draw_trees(data, len(platform.kind_of), top)
+    shares = tuple(1 / len(trees) for _ in trees)
+    uses = use_in_turns(shares, data.draw(st.integers(1, 20)))
+    period_s = data.draw(st.sampled_from([0.0, 1e-4, 3e-3]))
+    most_s = data.draw(st.sampled_from([float("inf"), 0.02]))
+    n_bytes = data.draw(st.sampled_from([1 << 10, 1 << 16, 1 << 20]))
+    found = []
+    for compiled in (library, None):
+        walk = TreeWalk(model, platform, n_bytes, kind == "reduce")
+        walk._compiled = compiled
+        found.append((walk.total_s(trees, uses, period_s, most_s), walk.n_messages))
+    assert found[0] == found[1]
+
+
+@settings(max_examples=25, deadline=None)
+@given(spec=unlike_grids(4), upwards=st.booleans(), data=st.data())
+def test_walks_from_and_to_a_root_take_what_their_plans_take(
+    spec: GridSpec, upwards: bool, data: st.DataObject
+) -> None:
+    model = declared_model(spec, spec.rank_hosts())
+    platform, kinds = platform_of(model, 0)
+    (tree, *_) = draw_trees(data, len(platform.kind_of), platform.kind_of.index(platform.root))
+    n, unit_bytes = data.draw(st.integers(1, 12)), 64
+    uses, period_s = use_in_turns((1.0,), n), data.draw(st.sampled_from([0.0, 2e-3]))
+    packed = PackedTrees(model.grid, kinds, (tree,), uses, (children_of(platform, tree),), 0)
+    if upwards:
+        plan = plan_reduce_up(packed, 64 * n, 64, "", period_s / 64)
+    else:
+        plan = plan_bcast_down(packed, 64 * n, 64, "", period_s / 64, root_ahead_s(model, 0))
+    check_plan(plan)
+    walk = TreeWalk(model, platform, 64 * n * unit_bytes, upwards)
+    planned_s = price_plan(plan, model, unit_bytes=unit_bytes).makespan_s
+    slowest_s = 64 * unit_bytes * max(1 / rate for rate in platform.rates)
+    walked_s = walk.total_s((tree,), uses, period_s)
+    assert walked_s == pytest.approx(planned_s, rel=0.1, abs=4 * slowest_s)
+
+
+@pytest.mark.parametrize(
+    ("collective", "n_bytes", "most"),
+    [("bcast", 16 << 10, 1.07), ("bcast", 64 << 10, 1.14), ("reduce", 64 << 10, 1.14)],
+)
+def test_searched_trees_are_near_the_limit(collective: str, n_bytes: int, most: float) -> None:
+    """On the patchwork, formulas alone found trees of 1.11, 1.21 and 1.28 times the limit."""
+    spec, model = named("patchwork")
+    (found,) = REGISTRIES[collective]["packed-trees"].candidates(model, n_bytes, 0)
+    assert found.build
+    assert found.predicted_s
+    plan = found.build(n_bytes // 8)
+    check_plan(plan)
+    limit = limit_s(collective, wires_from_spec(spec, spec.rank_hosts()), n_bytes)
+    simulated_s = price_plan(plan, model, unit_bytes=8).makespan_s
+    assert 1 <= simulated_s / limit <= most
+    assert found.predicted_s == pytest.approx(simulated_s, rel=0.02)
+
+
+@pytest.mark.parametrize("root", [-1, 0])
+def test_without_a_compiler_the_same_trees_are_found(
+    root: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree_search, "MOST_MESSAGES", 5_000)
+    monkeypatch.setattr(meeting_trees, "MOST_MESSAGES", 5_000)
+    monkeypatch.setattr(meeting_trees, "MOST_CHANGED_MESSAGES", 5_000)
+    _, model = named("unlike-hosts")
+    compiled = best_packed(model, 64 << 10, root)
+    monkeypatch.setattr(compiled_walk, "library", lambda: None)
+    assert best_packed(model, 64 << 10, root) == compiled
+
+
+def test_more_segments_must_save_more_than_their_messages_cost() -> None:
+    _, model = named("patchwork")
+    platform, _ = platform_of(model, 0)
+    known = best_packed(model, 64 << 10, 0)
+    assert known
+    start = TimedTrees(0.0, known.trees.trees, known.shares, 8, 0.0)
+    n_segments = []
+    for overhead_s in (0.0, 1.0):
+        walk = TreeWalk(model, platform, 64 << 10)
+        walk.overhead_s = overhead_s
+        n_segments.append(improved(walk, platform, 64 << 10, timed(walk, start), 50_000).n_segments)
+    assert n_segments[0] > 8 >= n_segments[1]
+
+
+def test_a_library_of_another_version_is_not_used(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = tmp_path / "_walk.so"
+    other.write_bytes(b"not a library")
+    monkeypatch.setattr(compiled_walk, "LIBRARY", other)
+    compiled_walk.library.cache_clear()
+    try:
+        assert compiled_walk.library() is None
+    finally:
+        compiled_walk.library.cache_clear()
+    assert "install gridcoll again" in caplog.text
+
+
+def test_on_even_grids_nothing_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def search(*_: object) -> None:
+        raise AssertionError("a search")
+
+    for name in ("rooted_trees", "meeting_trees"):
+        monkeypatch.setattr(packed_trees, name, search)
+    _, model = named("three-sites")
+    assert best_packed(model, 64 << 10, 0)
+    assert best_packed(model, 64 << 10)
+    with pytest.raises(AssertionError):
+        best_packed(named("patchwork")[1], 64 << 10, 0)
