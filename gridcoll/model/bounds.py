@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
@@ -64,7 +65,7 @@ def _all_reached_s(wires: Wires, n_bytes: int, root: int) -> float:
         slowest_s = max(
             _wire_s(n_bytes, wires.nic_bytes_per_s[source], wires.burst_bytes),
             _wire_s(n_bytes, wires.nic_bytes_per_s[c], wires.burst_bytes),
-            n_bytes / _least_cut(wires, source, c) if c != source else 0.0,
+            _least_cut_s(wires, source, c, n_bytes) if c != source else 0.0,
         )
         latest = max(latest, distance[source, c] + inside_s + slowest_s)
     for c in range(len(grid.clusters)) if len(grid.clusters) <= MOST_CLUSTERS_CUT else ():
@@ -77,8 +78,7 @@ def _all_reached_s(wires: Wires, n_bytes: int, root: int) -> float:
     passed = n_bytes * (n_hosts.sum() - 1) - wires.burst_bytes * n_hosts.sum()
     latest = max(latest, float(passed / (n_hosts * wires.nic_bytes_per_s).sum()))
     if len(n_hosts) > 1:
-        leaving = sum(_cut(wires, {c}) for c in range(len(n_hosts)))
-        latest = max(latest, n_bytes * (len(n_hosts) - 1) / leaving)
+        latest = max(latest, _all_leave_s(wires, n_bytes * (len(n_hosts) - 1)))
     return float(latest)
 
 
@@ -87,8 +87,19 @@ def _wire_s(n_bytes: int, bytes_per_s: float, burst_bytes: int) -> float:
     return float(max(n_bytes - burst_bytes, 0) / bytes_per_s)
 
 
-def _least_cut(wires: Wires, source: int, target: int) -> float:
-    """Return the bytes per second of the least cut between two clusters.
+class Cut(NamedTuple):
+    """At most so many bytes per second can leave some clusters, after ``burst_bytes`` at once."""
+
+    bytes_per_s: float
+    burst_bytes: float
+
+    def passed_s(self, n_bytes: float) -> float:
+        """Return the least time in which ``n_bytes`` can leave, in seconds."""
+        return float(max(n_bytes - self.burst_bytes, 0.0) / self.bytes_per_s)
+
+
+def _least_cut_s(wires: Wires, source: int, target: int, n_bytes: int) -> float:
+    """Return how long ``n_bytes`` need on the least cut between two clusters, in seconds.
 
     Every cut is an upper bound of the flow over all paths, so fewer cuts only loosen the limit.
     """
@@ -100,19 +111,25 @@ def _least_cut(wires: Wires, source: int, target: int) -> float:
         sides = [
             {source, *some} for k in range(len(others) + 1) for some in combinations(others, k)
         ]
-    return min(_cut(wires, side) for side in sides)
+    return max(_cut(wires, side).passed_s(n_bytes) for side in sides)
 
 
-def _cut(wires: Wires, side: set[int]) -> float:
-    """Return at most how many bytes per second can leave the clusters in ``side``; cached."""
+def _all_leave_s(wires: Wires, n_bytes: int) -> float:
+    """Return how long ``n_bytes`` in all need to leave the clusters that have them, in seconds."""
+    cuts = [_cut(wires, {c}) for c in range(len(wires.grid.clusters))]
+    return Cut(*map(sum, zip(*cuts, strict=True))).passed_s(n_bytes)
+
+
+def _cut(wires: Wires, side: set[int]) -> Cut:
+    """Return what can leave the clusters in ``side`` at most; cached."""
     key = frozenset(side)
     if key not in wires.cuts:
         wires.cuts[key] = _find_cut(wires, side)
-    return wires.cuts[key]
+    return Cut(*wires.cuts[key])
 
 
-def _find_cut(wires: Wires, side: set[int]) -> float:
-    """Compute `_cut`.
+def _find_cut(wires: Wires, side: set[int]) -> tuple[float, float]:
+    """Compute `_cut`: bytes per second, and bytes at once.
 
     Each cluster is cut off either at its links or at its end: its interfaces or its uplink,
     whichever carries less. The best choice for one side, given that of the other, is made for both
@@ -121,20 +138,27 @@ def _find_cut(wires: Wires, side: set[int]) -> float:
     inside = sorted(side)
     beyond = [c for c in range(len(wires.grid.clusters)) if c not in side]
     n_hosts = np.array(wires.grid.hosts_per_cluster)
-    ends = np.minimum(n_hosts * wires.nic_bytes_per_s, wires.uplink_bytes_per_s)
+    interfaces = n_hosts * wires.nic_bytes_per_s
+    ends = np.minimum(interfaces, wires.uplink_bytes_per_s)
+    bursts = np.where(interfaces <= wires.uplink_bytes_per_s, n_hosts * wires.burst_bytes, 0)
     rates = wires.rate_bytes_per_s[np.ix_(inside, beyond)]
-    rates, least = np.minimum(rates, ends[inside, None]), np.inf
+    at_links = np.where(rates > ends[inside, None], bursts[inside, None], 0)
+    rates, least = np.minimum(rates, ends[inside, None]), (np.inf, 0.0)
     for first_inside in (True, False):
         links, near, far = (rates, ends[inside], ends[beyond])
+        link_bursts, near_bursts, far_bursts = at_links, bursts[inside], bursts[beyond]
         if not first_inside:
             links, near, far = links.T, far, near
+            link_bursts, near_bursts, far_bursts = at_links.T, far_bursts, near_bursts
         far_is_cut = np.zeros(len(far), dtype=bool)
         for _ in range(MOST_CUT_STEPS):
             near_is_cut = near < np.where(far_is_cut, 0.0, links).sum(axis=1)
             far_is_cut = far < np.where(near_is_cut[:, None], 0.0, links).sum(axis=0)
             cut = near[near_is_cut].sum() + far[far_is_cut].sum()
-            crossing = links[np.ix_(~near_is_cut, ~far_is_cut)].sum()
-            least = min(least, float(cut + crossing))
+            left = np.ix_(~near_is_cut, ~far_is_cut)
+            at_once = near_bursts[near_is_cut].sum() + far_bursts[far_is_cut].sum()
+            at_once += link_bursts[left].sum()
+            least = min(least, (float(cut + links[left].sum()), float(at_once)))
     return least
 
 
@@ -222,7 +246,9 @@ def _crossed_s(
     It is their time on the cut, plus the least latency from ``sources`` to the other side.
     """
     beyond = [c for c in range(len(distance)) if c not in side]
-    return float(n_bytes / _cut(wires, side) + distance[np.ix_(sorted(sources), beyond)].min())
+    return _cut(wires, side).passed_s(n_bytes) + float(
+        distance[np.ix_(sorted(sources), beyond)].min()
+    )
 
 
 def scatter_limit_s(wires: Wires, n_bytes: int, root: int) -> float:
@@ -301,8 +327,7 @@ def allreduce_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:
     if len(clusters) > 1:
         between_s = shortest_latency_s(wires)[~np.eye(len(clusters), dtype=bool)].min()
         alone = n_bytes * (n_hosts - 1).sum()
-        leaving = sum(_cut(wires, {c}) for c in range(len(clusters)))
-        crossing_s = 2 * n_bytes * (len(clusters) - 1) / leaving
+        crossing_s = _all_leave_s(wires, 2 * n_bytes * (len(clusters) - 1))
         latest = max(latest, between_s + max((passed - alone) / together, crossing_s))
     known_s = float(latest)
     return max(known_s, trees_limit_s(wires, shortest_latency_s(wires), n_bytes, known_s))

@@ -29,8 +29,10 @@ class Wires:
     """(C, C) array. Shared by all flows in one direction."""
     burst_bytes: int = 0
     """Bytes that a network interface passes before its rate limit applies."""
-    cuts: dict[frozenset[int], float] = field(default_factory=dict, init=False, compare=False)
-    """A cache of `bounds`: bytes per second that can leave a set of clusters."""
+    cuts: dict[frozenset[int], tuple[float, float]] = field(
+        default_factory=dict, init=False, compare=False
+    )
+    """A cache of `bounds`: bytes per second, and at once, that can leave a set of clusters."""
 
 
 def wires_from_spec(spec: GridSpec, hosts: Sequence[str]) -> Wires:

@@ -50,8 +50,8 @@ def test_a_cut_is_no_less_than_the_least_and_seldom_more(seed: int) -> None:
     for inside in product([False, True], repeat=n):
         side = {c for c in range(n) if inside[c]}
         if 0 < len(side) < n:
-            assert least_cut(wires, side) * (1 - 1e-9) <= _cut(wires, side)
-            ratios.append(_cut(wires, side) / least_cut(wires, side))
+            assert least_cut(wires, side) * (1 - 1e-9) <= _cut(wires, side).bytes_per_s
+            ratios.append(_cut(wires, side).bytes_per_s / least_cut(wires, side))
     assert np.mean(ratios) < 1.1
 
 
@@ -84,3 +84,13 @@ def test_flows_bound_a_scatter_that_cuts_around_one_cluster_do_not() -> None:
     wires = Wires(grid, np.full((n, n), 1e-9), np.full(n, 50.0), np.full(n, np.inf), rates)
     crossing_s = 6 * 1000 / 1.8
     assert 0.98 * crossing_s <= limit_s("scatter", wires, 1000) <= crossing_s
+
+
+def test_what_interfaces_pass_at_once_needs_no_time() -> None:
+    """A lone host behind 100 Mbit/s: 16 KiB reach it as soon as an empty message does."""
+    spec = read_gridfile(HOSTFILES / "patchwork.toml")
+    wires = wires_from_spec(spec, spec.rank_hosts())
+    assert wires.burst_bytes == 16 << 10
+    assert limit_s("bcast", wires, 16 << 10) == pytest.approx(13e-3, rel=0.02)
+    later_s = limit_s("bcast", wires, 1 << 20) - limit_s("bcast", wires, (1 << 20) - 12_500)
+    assert later_s > 1e-3

@@ -150,7 +150,7 @@ def test_few_segments_have_few_trees() -> None:
         assert n_segments % found.trees.n_trees == 0
 
 
-@pytest.mark.parametrize(("n_bytes", "over_limit"), [(64 << 10, 1.1), (1 << 20, 1.3)])
+@pytest.mark.parametrize(("n_bytes", "over_limit"), [(64 << 10, 1.11), (1 << 20, 1.3)])
 def test_groups_of_clusters_exchange_over_long_ways(n_bytes: int, over_limit: float) -> None:
     """Up to one top and down again is twice the longest way."""
     at = np.repeat(np.arange(3), 2)

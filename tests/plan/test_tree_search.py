@@ -92,10 +92,10 @@ def test_walks_from_and_to_a_root_take_what_their_plans_take(
 
 @pytest.mark.parametrize(
     ("collective", "n_bytes", "most"),
-    [("bcast", 16 << 10, 1.07), ("bcast", 64 << 10, 1.14), ("reduce", 64 << 10, 1.14)],
+    [("bcast", 16 << 10, 1.16), ("bcast", 64 << 10, 1.18), ("reduce", 64 << 10, 1.18)],
 )
 def test_searched_trees_are_near_the_limit(collective: str, n_bytes: int, most: float) -> None:
-    """On the patchwork, formulas alone found trees of 1.11, 1.21 and 1.28 times the limit."""
+    """On the patchwork, formulas alone found trees of 1.21, 1.31 and 1.38 times the limit."""
     spec, model = named("patchwork")
     (found,) = REGISTRIES[collective]["packed-trees"].candidates(model, n_bytes, 0)
     assert found.build
