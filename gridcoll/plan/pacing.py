@@ -88,6 +88,13 @@ def paced_by_links(
     return replace(plan, programs=Programs(len(plan.programs), program_of))
 
 
+def root_ahead_s(model: GridModel, cluster: int) -> float:
+    """Return by how much a root in ``cluster`` may be ahead of the pace of its trees, in seconds:
+    the latency to the nearest other cluster.
+    """
+    return float(np.delete(model.latency_s[cluster], cluster).min(initial=np.inf))
+
+
 def thin_links(model: GridModel) -> np.ndarray:
     """Return which links carry less than an interface of the sender's cluster, (C, C) bool.
 

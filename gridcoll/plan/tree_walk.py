@@ -20,6 +20,7 @@ from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.tree_packing import Platform
 from gridcoll.plan import compiled_walk
 from gridcoll.plan.cost import link_times_s
+from gridcoll.plan.pacing import root_ahead_s
 
 UP, MEET, DOWN = range(3)
 """Stages of a message: to the parent, between tops, to a child."""
@@ -79,13 +80,6 @@ def children_of(platform: Platform, parents: Sequence[int]) -> Children:
         tuple(sorted(each, key=lambda c, a=cluster[host]: (-hops[a][cluster[c]] - path_s[c], c)))  # type: ignore[misc]
         for host, each in enumerate(below)
     )
-
-
-def root_ahead_s(model: GridModel, cluster: int) -> float:
-    """Return by how much a root in ``cluster`` may be ahead of the pace of its trees, in seconds:
-    the latency to the nearest other cluster.
-    """
-    return float(np.delete(model.latency_s[cluster], cluster).min(initial=inf))
 
 
 @lru_cache(maxsize=256)

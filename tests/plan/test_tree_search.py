@@ -16,10 +16,11 @@ from gridcoll.plan import compiled_walk, meeting_trees, packed_trees, tree_searc
 from gridcoll.plan.check import check_plan
 from gridcoll.plan.cost import price_plan
 from gridcoll.plan.multi_tree import plan_bcast_down, plan_reduce_up
+from gridcoll.plan.pacing import root_ahead_s
 from gridcoll.plan.packed_trees import PackedTrees, best_packed, platform_of
 from gridcoll.plan.registry import REGISTRIES
 from gridcoll.plan.tree_search import TimedTrees, improved, timed
-from gridcoll.plan.tree_walk import TreeWalk, children_of, root_ahead_s, use_in_turns
+from gridcoll.plan.tree_walk import TreeWalk, children_of, use_in_turns
 from gridcoll.topology.gridfile import GridSpec
 from tests.plan.test_meeting_trees import named
 from tests.plan.test_packed_trees import unlike_grids

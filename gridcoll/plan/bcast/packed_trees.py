@@ -11,10 +11,10 @@ from functools import partial
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.bcast.segments import segments_label
 from gridcoll.plan.multi_tree import plan_bcast_down
+from gridcoll.plan.pacing import root_ahead_s
 from gridcoll.plan.packed_trees import PackedTrees, best_packed, is_offered, label_of
 from gridcoll.plan.plan import Plan
 from gridcoll.plan.registry import Candidate, algorithm
-from gridcoll.plan.tree_walk import root_ahead_s
 
 PACKED_TREES = "packed-trees"
 GOOD_FOR = "long messages where interfaces, links or distances are unlike: slow ones pass on little"

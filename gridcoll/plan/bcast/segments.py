@@ -8,11 +8,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from gridcoll.constants import TIE_FACTOR
+from gridcoll.constants import LINK_PACE, TIE_FACTOR
 from gridcoll.model.closed_forms import CLOSED_FORMS, Call
 from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.plan.bcast.tree import plan_bcast
-from gridcoll.plan.pacing import paced_by_links
+from gridcoll.plan.pacing import paced_by_links, root_ahead_s, thin_links
 from gridcoll.plan.plan import Plan
 from gridcoll.plan.registry import Candidate
 from gridcoll.plan.tree_cost import SegmentCosts, TreePrice, load_of, price_several, price_tree
@@ -37,6 +37,10 @@ TINIEST_SEGMENT = 64
 WORTH_HALVING = 0.8
 """Segments are halved below `SMALLEST_SEGMENT` while the half takes less than this fraction of the
 time."""
+
+BUSY_ALL_THE_TIME = 0.9
+"""Something is busy for more than this fraction of the time only if a message is so long that the
+way to the last rank hardly matters, nor does a pace."""
 
 _STEPS = np.array([0.7, 0.84, 1.0, 1.19, 1.41])
 """Factors of the segment size that are tried in a step of hill climbing."""
@@ -149,13 +153,18 @@ def _best_segment_of(
     transfers: tuple[tuple[int, int], ...],
     shapes: tuple[str, ...],
     relays: tuple[int, ...],
-) -> tuple[int, float]:
-    """Return `best_segment` of one tree. It is cached: many heuristics and roots share a tree."""
+) -> tuple[int, float, float]:
+    """Return `best_segment` of one tree, and how long its busiest part is busy with the message.
+
+    It is cached: many heuristics and roots share a tree.
+    """
 
     def price(costs: SegmentCosts) -> TreePrice:
         return price_tree(costs, transfers, shapes, relays)
 
-    return best_segment(key.model, n_bytes, price, TIE_FACTOR)
+    segment, total_s = best_segment(key.model, n_bytes, price, TIE_FACTOR)
+    period_s = float(price(SegmentCosts(key.model, n_bytes, np.array([segment]))).period_s[0])
+    return segment, total_s, period_s * n_bytes / max(segment, 1)
 
 
 def tree_candidate(
@@ -170,11 +179,13 @@ def tree_candidate(
     """Return the candidate of ``trees`` at their best segment size.
 
     With ``paced``, sends are no faster than links carry them. This is for trees in which a rank
-    that sends to another cluster sends little else.
+    that sends to another cluster sends little else. Of other single trees, the root sends no faster
+    than the busiest link or interface passes segments on, if there are thin links: their queues
+    would drop packets of a long message.
     """
-    tree = trees[0]
+    tree, busy_s = trees[0], 0.0
     if len(trees) == 1:
-        segment, total = _best_segment_of(
+        segment, total, busy_s = _best_segment_of(
             ModelKey(model), n_bytes, tree.transfers, tree.shapes, tree.relays
         )
     else:
@@ -190,7 +201,11 @@ def tree_candidate(
         size = min(segment, max(n_units, 1))
         expanded = {each: each.expand(model.grid) for each in dict.fromkeys(trees)}
         ranks = [expanded[each] for each in trees]
-        plan = plan_bcast(ranks, n_units, size, f"{name}: {label}")
+        unit_s = ahead_s = 0.0
+        if not paced and busy_s > BUSY_ALL_THE_TIME * total and thin_links(model).any():
+            unit_s = LINK_PACE * busy_s / max(n_units, 1)
+            ahead_s = root_ahead_s(model, model.grid.cluster_of[tree.root])
+        plan = plan_bcast(ranks, n_units, size, f"{name}: {label}", unit_s, ahead_s)
         return paced_by_links(plan, model) if paced else plan
 
     return Candidate(name, label, total, build, store_and_forward_s, segment)

@@ -26,12 +26,20 @@ state(
 
 
 def plan_bcast(
-    trees: Sequence[RankTree], n_units: int, segment_units: int, label: str = ""
+    trees: Sequence[RankTree],
+    n_units: int,
+    segment_units: int,
+    label: str = "",
+    unit_s: float = 0.0,
+    ahead_s: float = 0.0,
 ) -> Plan:
     """Broadcast ``n_units`` in segments, each forwarded as soon as it has been received.
 
     Segments go down one tree, or several with the same root: segment ``k`` takes tree
     ``k mod len(trees)``. A tree that occurs several times has that many turns.
+
+    If ``unit_s`` is given, the root sends no faster than a unit each ``unit_s`` seconds. It may be
+    ahead of that by ``ahead_s`` seconds.
 
     Raises `PlanError` if the roots differ.
     """
@@ -50,7 +58,9 @@ def plan_bcast(
             chunk = Chunk("output", start, stop)
             if rank != root:
                 ops.append(Recv(tree.parent[rank], chunk, tag, streams[turn]))
-            ops.extend(Send(child, chunk, tag) for child in tree.children[rank])
+            due_s = start * unit_s - ahead_s if rank == root else 0.0
+            due_us = max(int(due_s * 1e6), 0)
+            ops.extend(Send(child, chunk, tag, due_us=due_us) for child in tree.children[rank])
         return tuple(ops)
 
     return Plan("bcast", label, n_units, root, Programs(len(trees[0].children), program_of))

@@ -11,10 +11,14 @@ import numpy as np
 from gridcoll.constants import TIE_FACTOR
 from gridcoll.model import GridModel, PLogP, linear_plogp
 from gridcoll.plan.bcast.segments import best_segment, segment_sizes
+from gridcoll.plan.cost import price_plan
+from gridcoll.plan.ops import Send
+from gridcoll.plan.registry import REGISTRIES
 from gridcoll.plan.tree_cost import SegmentCosts, TreePrice, price_tree
 from gridcoll.plan.trees import SMALLEST_SEGMENT, GridTree
 from gridcoll.schedule.trees import SHAPES
 from gridcoll.topology import Grid
+from tests.plan.grids import unlike_model
 
 N_CASES = 150
 
@@ -143,3 +147,19 @@ def test_segments_below_a_kilobyte_where_a_measured_model_wants_them() -> None:
         assert usual >= SMALLEST_SEGMENT
         assert (size < SMALLEST_SEGMENT) == measured_too
         assert (total_s < 0.7 * usual_s) == measured_too
+
+
+def test_the_root_of_a_tree_over_thin_links_keeps_their_pace() -> None:
+    """Sent at once, 4 MiB overflowed the queue of an uplink and took 1.2 times the limit."""
+    model = unlike_model()
+    (found,) = REGISTRIES["bcast"]["ecef"].candidates(model, 4 << 20, 0)
+    assert found.build
+    plan = found.build(4 << 20)
+    sends = [op for op in plan.programs[0] if isinstance(op, Send)]
+    assert sends[0].due_us == 0
+    assert found.predicted_s
+    assert 0.7 < sends[-1].due_us * 1e-6 / found.predicted_s < 1
+    short = REGISTRIES["bcast"]["ecef"].candidates(model, 16 << 10, 0)[0].build
+    assert short
+    assert all(op.due_us == 0 for op in short(16 << 10).programs[0] if isinstance(op, Send))
+    assert price_plan(plan, model).makespan_s < 1.15 * found.predicted_s
