@@ -14,7 +14,7 @@ import numpy as np
 
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.tree_packing import Platform
-from gridcoll.plan.tree_walk import TreeWalk, use_in_turns
+from gridcoll.plan.tree_walk import TreeWalk, in_ticks, use_in_turns
 from gridcoll.plan.trees import SMALLEST_SEGMENT
 
 Parents = tuple[int, ...]
@@ -35,11 +35,17 @@ compiler. On 36 random grids, 64 KiB took 1.233 times the lower bound before the
 FEWEST_SEGMENTS, MOST_SEGMENTS = 4, 64
 """Limits of the number of segments in a search."""
 
+N_SEARCHES = 3
+"""Searches from the same start: one alone may be unlucky."""
+
 MOST_TRIALS_PER_MESSAGE = 0.1
 """A search also ends after this many changes per message of its budget: most may be impossible."""
 
 NEW_SHARES = (0.15, 0.25, 0.5)
 """Shares of the message that a new tree may get."""
+
+SHARE_DIGITS = 6
+"""Shares are rounded to so many digits before a search."""
 
 SHARE_STEPS = (0.05, 0.1)
 """Shares of the message that move from one tree to another."""
@@ -69,15 +75,35 @@ def timed(walk: TreeWalk, trees: TimedTrees, most_s: float = np.inf) -> TimedTre
     return trees._replace(total_s=walk.total_s(trees.trees, uses, period_s, most_s))
 
 
+def rounded(trees: TimedTrees) -> TimedTrees:
+    """Return ``trees`` without the last bits of their numbers, in which machines may differ."""
+    shares = tuple(max(round(share, SHARE_DIGITS), 10.0**-SHARE_DIGITS) for share in trees.shares)
+    return trees._replace(shares=shares, sending_s=float(in_ticks(trees.sending_s)))
+
+
 def improved(
     walk: TreeWalk, platform: Platform, n_bytes: int, start: TimedTrees, most_messages: int
 ) -> TimedTrees:
-    """Change ``start``, which is timed, at random, and keep what is not slower.
+    """Change ``start`` at random, and keep what is not slower.
 
-    More segments must save more than the overhead of their messages, which the simulation leaves
-    out. Ends when ``walk`` has simulated ``most_messages`` more.
+    Several searches begin at ``start``; the best of them goes on. More segments must save more than
+    the overhead of their messages, which the simulation leaves out. Ends when ``walk`` has
+    simulated ``most_messages`` more.
     """
-    changes, best = _Changes(platform, n_bytes, not walk.is_bcast), start
+    start = timed(walk, rounded(start))
+    part = most_messages // (N_SEARCHES + 1)
+    found = [
+        _improved(walk, _Changes(walk, platform, n_bytes, k), start, part)
+        for k in range(N_SEARCHES)
+    ]
+    best = min(found, key=lambda each: each.total_s + each.n_segments * walk.overhead_s)
+    return _improved(walk, _Changes(walk, platform, n_bytes, N_SEARCHES), best, part)
+
+
+def _improved(
+    walk: TreeWalk, changes: _Changes, best: TimedTrees, most_messages: int
+) -> TimedTrees:
+    """Return what one search finds from ``best``."""
     end = walk.n_messages + most_messages
     for _ in range(int(most_messages * MOST_TRIALS_PER_MESSAGE)):
         if walk.n_messages >= end:
@@ -95,20 +121,20 @@ def rooted_trees(
 ) -> TimedTrees:
     """Return trees that are not slower than ``known``, for a broadcast or a reduction upwards."""
     walk = TreeWalk(model, platform, n_bytes, upwards)
-    return improved(walk, platform, n_bytes, timed(walk, known), MOST_MESSAGES)
+    return improved(walk, platform, n_bytes, known, MOST_MESSAGES)
 
 
 class _Changes:
     """Draws changes. Every method returns None if what was drawn is impossible."""
 
-    def __init__(self, platform: Platform, n_bytes: int, contributes: bool) -> None:
+    def __init__(self, walk: TreeWalk, platform: Platform, n_bytes: int, seed: int) -> None:
         kinds = platform.kind_of
         self._firsts = [kinds.index(kind) for kind in kinds]
         self._root = kinds.index(platform.root) if platform.root >= 0 else -1
         self._is_rooted, self._n_bytes = platform.root >= 0, n_bytes
-        self._contributes = contributes
+        self._contributes = not walk.is_bcast
         # Only this method: what the others draw depends on the version of Python.
-        self._draw = Random(0).random
+        self._draw = Random(seed).random
 
     def _below(self, n: int) -> int:
         return int(self._draw() * n)

@@ -14,9 +14,11 @@ from math import inf
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from gridcoll.constants import LINK_PACE, PACE
 from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.plogp import FloatArray
 from gridcoll.model.tree_packing import Platform
 from gridcoll.plan import compiled_walk
 from gridcoll.plan.cost import link_times_s
@@ -27,6 +29,10 @@ UP, MEET, DOWN = range(3)
 
 Children = tuple[tuple[int, ...], ...]
 """For each host, the hosts below it."""
+
+TICKS_PER_S = 2.0**36
+"""Times are rounded to this fraction of a second, so that sums of them are exact. Otherwise, ranks
+on machines that add in another order could differ in the last bit, and then choose other trees."""
 
 DUE, FREE, ENTERS, ARRIVES, RECEIVED = range(5)
 """Kinds of events: a send may begin, an interface is free, a message enters a cluster, arrives at
@@ -59,6 +65,11 @@ class _Times(NamedTuple):
     shared_s: list[list[float]]
     port_s: list[float]
     uplink_s: list[float]
+
+
+def in_ticks(seconds: npt.ArrayLike) -> FloatArray:
+    """Return ``seconds``, rounded to multiples of a tick."""
+    return np.asarray(np.round(np.asarray(seconds) * TICKS_PER_S) / TICKS_PER_S)
 
 
 def children_of(platform: Platform, parents: Sequence[int]) -> Children:
@@ -118,7 +129,7 @@ class TreeWalk:
         self._upwards = upwards
         self.is_bcast = self._root >= 0 and not upwards
         n_ways = 2 if self._root < 0 else 1
-        self.overhead_s = n_ways * float(np.median(model.overhead_s))
+        self.overhead_s = n_ways * float(in_ticks(np.median(model.overhead_s)))
         """Seconds of processors that a segment needs on a way, which are not simulated."""
         self._times: dict[int, _Times] = {}
         self._compiled = compiled_walk.library()
@@ -132,7 +143,7 @@ class TreeWalk:
             between = [each[:, :, 1] for each in link_times_s(self._model, sizes)]
             uplink_s = segment_bytes / self._model.uplinks
             times = *between, between[0].diagonal(), uplink_s
-            self._times[segment_bytes] = _Times(*(each.tolist() for each in times))
+            self._times[segment_bytes] = _Times(*(in_ticks(each).tolist() for each in times))
         return self._times[segment_bytes]
 
     def total_s(
@@ -149,10 +160,11 @@ class TreeWalk:
         it takes more than ``most_s``.
         """
         segment_bytes = -(-self._n_bytes // len(uses))
-        paced_s, ahead_s = period_s * PACE, 0.0
+        paced_s, ahead_s = float(in_ticks(period_s * PACE)), 0.0
         if self.is_bcast:
             home = self._platform.clusters[self._platform.root]
-            paced_s, ahead_s = period_s * LINK_PACE, root_ahead_s(self._model, home)
+            paced_s = float(in_ticks(period_s * LINK_PACE))
+            ahead_s = float(in_ticks(root_ahead_s(self._model, home)))
         if self._compiled is None:
             return self._walked_s(trees, uses, segment_bytes, paced_s, ahead_s, most_s)
         if segment_bytes not in self._networks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from gridcoll.model.bounds import limit_s
 from gridcoll.model.gridmodel import declared_model
 from gridcoll.model.wires import wires_from_spec
-from gridcoll.plan import compiled_walk, meeting_trees, packed_trees, tree_search
+from gridcoll.plan import compiled_walk, meeting_trees, packed_trees, tree_search, tree_walk
 from gridcoll.plan.check import check_plan
 from gridcoll.plan.cost import price_plan
 from gridcoll.plan.multi_tree import plan_bcast_down, plan_reduce_up
@@ -120,6 +121,26 @@ def test_without_a_compiler_the_same_trees_are_found(
     compiled = best_packed(model, 64 << 10, root)
     monkeypatch.setattr(compiled_walk, "library", lambda: None)
     assert best_packed(model, 64 << 10, root) == compiled
+
+
+@pytest.mark.parametrize("root", [-1, 0])
+@pytest.mark.parametrize("grid", ["patchwork", "unlike-hosts", "thin-wan"])
+def test_machines_that_differ_in_the_last_bit_find_the_same(
+    grid: str, root: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, model = named(grid)
+    found = best_packed(model, 64 << 10, root)
+    link_times_s, random = tree_walk.link_times_s, np.random.default_rng(1)
+
+    def other(*arguments: Any) -> tuple[np.ndarray, ...]:
+        """The same times, some of them the next number."""
+        times = link_times_s(*arguments)
+        return tuple(np.nextafter(t, np.where(random.random(t.shape) < 0.5, t, 9.0)) for t in times)
+
+    monkeypatch.setattr(tree_walk, "link_times_s", other)
+    again = best_packed(model, 64 << 10, root)
+    assert found
+    assert again == found
 
 
 def test_more_segments_must_save_more_than_their_messages_cost() -> None:
