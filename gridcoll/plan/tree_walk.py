@@ -1,7 +1,7 @@
 """Simulates a collective over trees of hosts: the messages of all segments, in order of time.
 
 This does for hosts what `plan.cost` does for the ops of a plan, without a plan. It is a hundred
-times as fast, and again twenty times if `walk.c` was compiled, so that a search can try hundreds of
+times as fast, and again ten times if `walk.c` was compiled, so that a search can try hundreds of
 trees. Messages inside hosts are left out.
 """
 

@@ -1,6 +1,6 @@
 /* Simulates a collective over trees of hosts, as tree_walk.py does: the same events in
  * the same order with the same arithmetic, so that all ranks find the same times, whether or not they
- * could compile this. It takes a twentieth of the time.
+ * could compile this. It takes a tenth of the time.
  *
  * Names are those of tree_walk.py, which says what is simulated. Every declaration that Python uses
  * has its counterpart there.
