@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import NamedTuple
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from gridcoll.model.flow_bounds import (
 )
 from gridcoll.model.flow_over_time import over_all_paths_s
 from gridcoll.model.plogp import FloatArray
-from gridcoll.model.wires import Wires
+from gridcoll.model.wires import Cut, Wires
 
 MOST_CUT_STEPS = 3
 """Steps in the search for the least cut. More steps never changed a result."""
@@ -87,17 +86,6 @@ def _wire_s(n_bytes: int, bytes_per_s: float, burst_bytes: int) -> float:
     return float(max(n_bytes - burst_bytes, 0) / bytes_per_s)
 
 
-class Cut(NamedTuple):
-    """At most so many bytes per second can leave some clusters, after ``burst_bytes`` at once."""
-
-    bytes_per_s: float
-    burst_bytes: float
-
-    def passed_s(self, n_bytes: float) -> float:
-        """Return the least time in which ``n_bytes`` can leave, in seconds."""
-        return float(max(n_bytes - self.burst_bytes, 0.0) / self.bytes_per_s)
-
-
 def _least_cut_s(wires: Wires, source: int, target: int, n_bytes: int) -> float:
     """Return how long ``n_bytes`` need on the least cut between two clusters, in seconds.
 
@@ -125,11 +113,11 @@ def _cut(wires: Wires, side: set[int]) -> Cut:
     key = frozenset(side)
     if key not in wires.cuts:
         wires.cuts[key] = _find_cut(wires, side)
-    return Cut(*wires.cuts[key])
+    return wires.cuts[key]
 
 
-def _find_cut(wires: Wires, side: set[int]) -> tuple[float, float]:
-    """Compute `_cut`: bytes per second, and bytes at once.
+def _find_cut(wires: Wires, side: set[int]) -> Cut:
+    """Compute `_cut`.
 
     Each cluster is cut off either at its links or at its end: its interfaces or its uplink,
     whichever carries less. The best choice for one side, given that of the other, is made for both
@@ -159,7 +147,7 @@ def _find_cut(wires: Wires, side: set[int]) -> tuple[float, float]:
             at_once = near_bursts[near_is_cut].sum() + far_bursts[far_is_cut].sum()
             at_once += link_bursts[left].sum()
             least = min(least, (float(cut + links[left].sum()), float(at_once)))
-    return least
+    return Cut(*least)
 
 
 def alltoall_limit_s(wires: Wires, n_bytes: int, root: int = 0) -> float:

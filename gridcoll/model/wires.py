@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,6 +15,17 @@ from gridcoll.model.plogp import FloatArray
 from gridcoll.topology.grid import Grid
 from gridcoll.topology.gridfile import GridSpec
 from gridcoll.topology.rounds import lanes_between
+
+
+class Cut(NamedTuple):
+    """At most so many bytes per second can leave some clusters, after ``burst_bytes`` at once."""
+
+    bytes_per_s: float
+    burst_bytes: float
+
+    def passed_s(self, n_bytes: float) -> float:
+        """Return the least time in which ``n_bytes`` can leave, in seconds."""
+        return float(max(n_bytes - self.burst_bytes, 0.0) / self.bytes_per_s)
 
 
 @dataclass(frozen=True)
@@ -29,10 +41,8 @@ class Wires:
     """(C, C) array. Shared by all flows in one direction."""
     burst_bytes: int = 0
     """Bytes that a network interface passes before its rate limit applies."""
-    cuts: dict[frozenset[int], tuple[float, float]] = field(
-        default_factory=dict, init=False, compare=False
-    )
-    """A cache of `bounds`: bytes per second, and at once, that can leave a set of clusters."""
+    cuts: dict[frozenset[int], Cut] = field(default_factory=dict, init=False, compare=False)
+    """A cache of `bounds`: what can leave a set of clusters."""
 
 
 def wires_from_spec(spec: GridSpec, hosts: Sequence[str]) -> Wires:

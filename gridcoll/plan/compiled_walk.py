@@ -105,7 +105,7 @@ def _array_of(uses: tuple[tuple[int, int], ...]) -> npt.NDArray[np.int64]:
 
 
 @cache
-def library() -> WalkLibrary | None:
+def load_walk() -> WalkLibrary | None:
     """Return the compiled walk; None if it was not built, or not for this machine."""
     if not LIBRARY.exists():
         return None

@@ -132,7 +132,7 @@ class TreeWalk:
         self.overhead_s = n_ways * float(in_ticks(np.median(model.overhead_s)))
         """Seconds of processors that a segment needs on a way, which are not simulated."""
         self._times: dict[int, _Times] = {}
-        self._compiled = compiled_walk.library()
+        self._compiled = compiled_walk.load_walk()
         self._networks: dict[int, compiled_walk.Network] = {}
         self.n_messages = 0
         """How many messages were simulated so far."""

@@ -46,8 +46,8 @@ def draw_trees(data: st.DataObject, n_hosts: int, root: int) -> tuple[tuple[int,
 @given(spec=unlike_grids(4), data=st.data())
 def test_the_walk_in_c_takes_the_very_same_time(spec: GridSpec, data: st.DataObject) -> None:
     """To the last bit, and by as many messages: else ranks would choose different trees."""
-    library = compiled_walk.library()
-    assert library is not None, "not compiled: install gridcoll with a C compiler"
+    in_c = compiled_walk.load_walk()
+    assert in_c is not None, "not compiled: install gridcoll with a C compiler"
     model = declared_model(spec, spec.rank_hosts())
     uplinks = data.draw(st.lists(st.sampled_from([np.inf, 4e6]), min_size=model.n_clusters))
     model = replace(model, uplink_bytes_per_s=tuple(uplinks[: model.n_clusters]))
@@ -62,7 +62,7 @@ def test_the_walk_in_c_takes_the_very_same_time(spec: GridSpec, data: st.DataObj
     most_s = data.draw(st.sampled_from([float("inf"), 0.02]))
     n_bytes = data.draw(st.sampled_from([1 << 10, 1 << 16, 1 << 20]))
     found = []
-    for compiled in (library, None):
+    for compiled in (in_c, None):
         walk = TreeWalk(model, platform, n_bytes, kind == "reduce")
         walk._compiled = compiled
         found.append((walk.total_s(trees, uses, period_s, most_s), walk.n_messages))
@@ -119,7 +119,7 @@ def test_without_a_compiler_the_same_trees_are_found(
     monkeypatch.setattr(meeting_trees, "MOST_CHANGED_MESSAGES", 5_000)
     _, model = named("unlike-hosts")
     compiled = best_packed(model, 64 << 10, root)
-    monkeypatch.setattr(compiled_walk, "library", lambda: None)
+    monkeypatch.setattr(compiled_walk, "load_walk", lambda: None)
     assert best_packed(model, 64 << 10, root) == compiled
 
 
@@ -163,11 +163,11 @@ def test_a_library_of_another_version_is_not_used(
     other = tmp_path / "_walk.so"
     other.write_bytes(b"not a library")
     monkeypatch.setattr(compiled_walk, "LIBRARY", other)
-    compiled_walk.library.cache_clear()
+    compiled_walk.load_walk.cache_clear()
     try:
-        assert compiled_walk.library() is None
+        assert compiled_walk.load_walk() is None
     finally:
-        compiled_walk.library.cache_clear()
+        compiled_walk.load_walk.cache_clear()
     assert "install gridcoll again" in caplog.text
 
 
