@@ -35,7 +35,10 @@ LARGEST_BYTES = 1 << 20
 """Largest size, measured where time is not in proportion to size because of windows or a handshake.
 Pipelines may use messages up to this size."""
 
-LEAST_TRAIN_S = 10e-3
+LEAST_TRAIN_S, LONG_TRAIN_S = 10e-3, 40e-3
+"""A train should last at least this long; or at least a round trip, to show a window. If longer
+messages have shown that, the latter is enough: what passes in a burst is a small part of it."""
+
 MOST_MESSAGES = 256
 
 FEWEST_FOR_HALFWAY = 8
@@ -64,6 +67,10 @@ time show what a busy moment adds, and a single longer trip is certain to be lon
 MOST_TRIPS, MOST_TRIPS_S = 20, 0.1
 """Limits if round trips do not agree: their number, and their time in all. By that time they are
 long, or have been tried often."""
+
+SAME_TRIP = 0.25
+"""Two times differ by no handshake and no further window if by less than this fraction of a round
+trip, where that is longer than `ENOUGH_TRIPS_S`. Each of them takes a whole one."""
 
 AGREEMENT = 1.1
 """Round trips agree if they differ by no more than this factor. If they differ by more, a busy host
@@ -225,7 +232,7 @@ class _Link:
         going = 1
         while going:
             trips_s.append(self.channel.round_trip_s(0))
-            going = self.channel.agree(int(len(trips_s) < 2 or not are_enough_trips(trips_s)))
+            going = self.channel.agree(int(not are_enough_trips(trips_s)))
         return min(trips_s)
 
     def affords(self, n_bytes: int) -> bool:
@@ -253,6 +260,8 @@ class _Link:
                 break
             again = self.exchange(n_bytes)
             lone_s, send_s, recv_s = map(min, (lone_s, send_s, recv_s), again)
+        if not n_bytes:
+            self.empty_s = min(self.empty_s, lone_s)  # of a far end, there was a single trip so far
         each_s = max(lone_s - self.empty_s, self._lower_bound_s(n_bytes), 5e-6)
         is_long = lone_s >= max(LONG_MESSAGE_S, 4 * self.empty_s)
         extrapolated_s = self._extrapolated_gap_s(n_bytes, lone_s)
@@ -263,11 +272,14 @@ class _Link:
         elif self.channel.agree(int(extrapolated_s > 0)):
             gap_s = extrapolated_s
         else:
-            wanted = math.ceil(1.2 * max(self.empty_s, LEAST_TRAIN_S) / each_s)
-            most = MOST_MESSAGES
+            fewest, most, lasts_s = 2, MOST_MESSAGES, max(self.empty_s, LEAST_TRAIN_S)
             if not n_bytes:
                 most = MOST_EMPTY_MESSAGES if self.empty_s < SHORT_TRIP_S else MOST_EMPTY_IN_FLIGHT
-            n = self.channel.agree(min(max(wanted, 2), most))
+            elif n_bytes < max(self.gaps_s):
+                # Longer messages have shown whether a window limits, which takes a round trip.
+                fewest, lasts_s = FEWEST_FOR_HALFWAY, min(lasts_s, LONG_TRAIN_S)
+            wanted = math.ceil(1.2 * lasts_s / each_s)
+            n = self.channel.agree(min(max(wanted, fewest), most))
             if n_bytes:
                 n = max(min(n, self.budget_left_bytes // (4 * n_bytes)), 1)
             gap_s = self._gap_s(n_bytes, n, lone_s)
@@ -303,14 +315,17 @@ class _Link:
         """Return the gap extrapolated from the largest size so far; 0 if it is not confirmed.
 
         A lone message confirms it if it takes longer than one of that size by as much as the gap or
-        the time of that size predicts. Then there is no new window limit and no handshake, and
-        trains, which take most of the time of a measurement, are not needed.
+        the time of that size predicts, or by no round trip more if that is long. Then there is no
+        new window limit and no handshake, and trains, which take most of the time of a measurement,
+        are not needed.
         """
         below = max(self.gaps_s, default=0)
         if not 0 < below < n_bytes or 0 not in self.gaps_s:
             return 0.0
         added_s, times = lone_s - self.lone_s[below], (n_bytes - below) / below
         by_gap_s = times * (self.gaps_s[below] - self.gaps_s[0])
+        if self.empty_s > ENOUGH_TRIPS_S and abs(added_s - by_gap_s) < SAME_TRIP * self.empty_s:
+            return self.gaps_s[below] + by_gap_s
         alone_s = times * (self.lone_s[below] - self.empty_s)
         are_near = is_near(by_gap_s, alone_s, AGREEMENT_OF_BOTH)
         if is_near(added_s, by_gap_s, AGREEMENT) or (
@@ -367,16 +382,20 @@ def quick_plogp(channel: End, budget_bytes: int = BUDGET_BYTES) -> PLogP | None:
     """
     link = _Link(channel, budget_bytes)
     samples: dict[int, Sample] = {}
-    for n_bytes in BASE_SIZES:
+    *short, longest = BASE_SIZES
+    for n_bytes in short:
         if len(samples) < 2 or link.affords(4 * n_bytes):
             samples[n_bytes] = link.sample(n_bytes)
-    low, high = sorted(BASE_SIZES)[1:3]
+    low, high = sorted(short)[1:]
+    # The train that opened the window may have been slower than the link is.
     is_known = not {low, high} <= samples.keys() or not link.affords(8 * high)
     if not is_known and not channel.agree(int(_is_on_line(samples, low, high))):
         link.sample_again(high, samples)
         if not channel.agree(int(_is_on_line(samples, low, high))):
             middle = high // 2
             samples[middle] = link.sample(middle)
+    if link.affords(4 * longest):
+        samples[longest] = link.sample(longest)
     while middle := channel.agree(middle_of_step(samples, link.empty_s)):
         if not link.affords(middle):
             break
@@ -400,9 +419,11 @@ def quick_plogp(channel: End, budget_bytes: int = BUDGET_BYTES) -> PLogP | None:
 
 
 def _gap_between(n_bytes: int, samples: Mapping[int, Sample]) -> float:
-    """Return the gap of a size by those of the other ``samples``."""
+    """Return the gap of a size by those of the other ``samples``; by the rate beyond the largest."""
     sizes = [size for size in sorted(samples) if size != n_bytes]
-    return float(np.interp(n_bytes, sizes, [samples[size].gap_s for size in sizes]))
+    gaps_s = [samples[size].gap_s for size in sizes]
+    beyond = max(n_bytes / sizes[-1], 1.0)
+    return float(np.interp(n_bytes, sizes, gaps_s) * beyond)
 
 
 def _is_on_line(samples: Mapping[int, Sample], low: int, high: int) -> bool:

@@ -30,6 +30,11 @@ SURELY_BELOW = 0.7
 """A cluster whose flows carry more than this fraction sends four times as long before its uplink is
 believed: over long round trips, flows that recover from a loss carry too little for some time."""
 
+PEAK_S, PEAK_TRIPS = 0.1, 1
+"""The peak of a run is its highest rate over so many seconds, and so many round trips. Bursts are
+shorter. An uplink limits every part of a run, while flows over long round trips carry too little
+until their windows are open, and when most of them have ended."""
+
 SHORTEST_BYTES = 1 << 10
 """Smallest message to any cluster."""
 
@@ -101,6 +106,7 @@ def measure_uplinks(
     found = np.zeros(model.n_clusters)
     # The widest of its links has shown an uplink, too, if there is one.
     outgoing = {c: [_widest_link(model, c)] for c in suspects}
+    peaks = dict.fromkeys(suspects, 0.0)
     rates = _outgoing_rates(model)
     # An uplink may carry as much as the widest link only.
     expected = np.maximum(_without_uplinks(model) / 2, _outgoing_rates(model).max(axis=1))
@@ -113,26 +119,31 @@ def measure_uplinks(
         runs = _run_turns(comm, model, turns, progress)
         for group, run in zip(groups, runs, strict=True):
             for c in group:
+                sent = run.rates[c].sum()
                 if c in suspects:
-                    outgoing[c].append(run[c].sum())
-                    rates[c] = run[c]
+                    outgoing[c].append(sent)
+                    peaks[c] = max(peaks[c], run.peaks[c])
+                    rates[c] = run.rates[c]
                     expected[c] = max(outgoing[c])
+                elif run.peaks[c] >= UPLINK_BELOW * links_together[c]:
+                    found[c] = max(sent, min(run.peaks[c], links_together[c]))
                 else:
-                    found[c] = max(found[c], run[c].sum(), _widest_link(model, c))
+                    found[c] = max(found[c], sent, _widest_link(model, c))
 
     def limited() -> list[int]:
-        return [c for c in suspects if max(outgoing[c]) < UPLINK_BELOW * suspects[c]]
+        return [c for c in suspects if peaks[c] < UPLINK_BELOW * suspects[c]]
 
     if len(suspects) > 1:
         together = _rates_together(model, [*suspects])
         everybody = _turn_of(model, together, [*suspects], (), expected, n_messages)
         (run,) = _run_turns(comm, model, [everybody], progress)
         for c in suspects:
-            outgoing[c].append(run[c].sum())
+            outgoing[c].append(run.rates[c].sum())
+            peaks[c] = run.peaks[c]
             # Alone it may carry more. But a run that is half as long shows that, too.
-            expected[c] = max(run[c].sum(), expected[c] / 2)
+            expected[c] = max(run.rates[c].sum(), expected[c] / 2)
         suspects = {
-            c: suspects[c] for c in limited() if run[c].sum() < UPLINK_BELOW * together[c].sum()
+            c: suspects[c] for c in limited() if peaks[c] < UPLINK_BELOW * together[c].sum()
         }
     run_groups([*lone, *([c] for c in suspects)])
     again = [
@@ -344,15 +355,25 @@ def _message_sizes(
     return sizes
 
 
+class _Run(NamedTuple):
+    """What a turn shows.
+
+    ``rates`` has the bytes per second from each cluster to every other one, (C, C), in the half of
+    the turn in which most arrives: windows open before it, and when flows with more than their
+    share have ended, the others alone may not fill an uplink. No half shows more than an uplink
+    carries. ``peaks`` has the highest rate from each cluster to all others, (C,): see `PEAK_S`.
+    """
+
+    rates: np.ndarray
+    peaks: np.ndarray
+
+
 def _run_turns(
     comm: MPI.Intracomm, model: GridModel, turns: Sequence[_Turn], progress: Progress
-) -> list[np.ndarray]:
-    """Let clusters send to others, one of ``turns`` after another.
+) -> list[_Run]:
+    """Let clusters send to others, one of ``turns`` after another. Returns what each shows.
 
-    Returns the bytes per second from each cluster to every other one, (C, C), in each turn. All
-    flows of a turn start together. Of each run, the half counts in which most arrives: windows open
-    before it, and when flows with more than their share have ended, the others alone may not fill
-    an uplink. No half shows more than an uplink carries.
+    All flows of a turn start together.
     """
     if not turns:
         return []
@@ -385,8 +406,29 @@ def _run_turns(
     halves = moved[_STEPS:] - moved[: _STEPS + 1]
     best = halves.sum(axis=3).argmax(axis=0)[None, ..., None]
     rates = np.take_along_axis(halves, best, axis=0)[0] / (lasts_s[..., None] / 2)
+    peaks = _peaks(moved.sum(axis=3), lasts_s, _peak_s(model))
     progress("uplinks", len(turns), len(turns))
-    return list(rates)
+    return [_Run(*each) for each in zip(rates, peaks, strict=True)]
+
+
+def _peak_s(model: GridModel) -> np.ndarray:
+    """Return the seconds over which the peak of each cluster's runs is taken, (C,)."""
+    return np.maximum(PEAK_S, PEAK_TRIPS * model.round_trip_s.max(axis=1))
+
+
+def _peaks(moved: np.ndarray, lasts_s: np.ndarray, peak_s: np.ndarray) -> np.ndarray:
+    """Return the highest bytes per second over ``peak_s``, (C,), and at most half a run: (T, C).
+
+    ``moved``: bytes from each cluster until each step of a run, (S, T, C); steps are evenly spaced
+    in runs that last ``lasts_s``, (T, C).
+    """
+    n_steps = len(moved) - 1
+    found = np.zeros_like(lasts_s)
+    widths = np.clip(np.ceil(n_steps * peak_s / lasts_s), 1, n_steps // 2).astype(int)
+    for width in np.unique(widths):
+        most = (moved[width:] - moved[:-width]).max(axis=0) / (width / n_steps * lasts_s)
+        found = np.where(widths == width, most, found)
+    return found
 
 
 def _transfer(comm: MPI.Intracomm, streams: Sequence[Stream], n_messages: int) -> list[list[float]]:
