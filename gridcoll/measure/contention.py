@@ -50,8 +50,9 @@ def measure_contention(
                 mine.Free()
         gamma = fit_contention(model.restrict(exchanging), took_s - model.start_s)
     wait_for_all(comm)
-    found = comm.allgather(gamma)
-    return tuple(found[each.coordinator] for each in model.grid.clusters)
+    found = np.empty(comm.Get_size())
+    comm.Allgather(np.array([gamma]), found)
+    return tuple(float(found[each.coordinator]) for each in model.grid.clusters)
 
 
 def exchanging_of(comm: MPI.Intracomm, grid: Grid) -> tuple[int, ...]:

@@ -222,6 +222,7 @@ class _Link:
         self.gaps_s: dict[int, float] = {}
         self.lone_s: dict[int, float] = {}
         self.opened_bytes = 0  # most bytes that were in flight at once
+        self._exchanged: dict[int, tuple[float, float, float]] = {}  # before their turn
         # Open TCP's window before anything is timed.
         n_bytes, n = _OPENING_TRAIN
         self.train(n_bytes, min(n, budget_bytes // (2 * n_bytes)))
@@ -234,6 +235,10 @@ class _Link:
             trips_s.append(self.channel.round_trip_s(0))
             going = self.channel.agree(int(not are_enough_trips(trips_s)))
         return min(trips_s)
+
+    def is_far(self) -> bool:
+        """Whether a round trip is so long that handshakes and windows show in a lone message."""
+        return self.empty_s > ENOUGH_TRIPS_S
 
     def affords(self, n_bytes: int) -> bool:
         return n_bytes <= self.budget_left_bytes
@@ -254,7 +259,7 @@ class _Link:
 
     def sample(self, n_bytes: int) -> Sample:
         """Measure the gap by trains, the one-way time by a lone message, and the overheads."""
-        lone_s, send_s, recv_s = self.exchange(n_bytes)
+        lone_s, send_s, recv_s = self._exchanged.pop(n_bytes, None) or self.exchange(n_bytes)
         for _ in range(EXTRA_EXCHANGES):
             if not self.channel.agree(int(lone_s < SHORT_TRIP_S)) or not self.affords(8 * n_bytes):
                 break
@@ -262,15 +267,18 @@ class _Link:
             lone_s, send_s, recv_s = map(min, (lone_s, send_s, recv_s), again)
         if not n_bytes:
             self.empty_s = min(self.empty_s, lone_s)  # of a far end, there was a single trip so far
-        each_s = max(lone_s - self.empty_s, self._lower_bound_s(n_bytes), 5e-6)
+        each_s = max(self._wire_s(n_bytes, lone_s), self._lower_bound_s(n_bytes), 5e-6)
         is_long = lone_s >= max(LONG_MESSAGE_S, 4 * self.empty_s)
         extrapolated_s = self._extrapolated_gap_s(n_bytes, lone_s)
         self.lone_s[n_bytes] = lone_s
-        if self.channel.agree(int(is_long)) or not self.affords(4 * n_bytes):
-            # The gap of a long message is its time less the empty round trip.
-            gap_s = each_s
+        # To a far end, a train of one message shows no more than a lone one.
+        fewest_bytes = (8 if self.channel.agree(int(self.is_far())) else 4) * n_bytes
+        if self.channel.agree(int(is_long)):
+            gap_s = each_s  # the gap of a long message is its time less the empty round trip
         elif self.channel.agree(int(extrapolated_s > 0)):
             gap_s = extrapolated_s
+        elif not self.affords(fewest_bytes):
+            gap_s = each_s
         else:
             fewest, most, lasts_s = 2, MOST_MESSAGES, max(self.empty_s, LEAST_TRAIN_S)
             if not n_bytes:
@@ -285,6 +293,24 @@ class _Link:
             gap_s = self._gap_s(n_bytes, n, lone_s)
         self.gaps_s[n_bytes] = gap_s
         return Sample(gap_s, lone_s - self.empty_s / 2, send_s, recv_s)
+
+    def _wire_s(self, n_bytes: int, lone_s: float) -> float:
+        """Return about how long a wire takes for a message whose round trip took ``lone_s``.
+
+        Over a long round trip, another one may have been a handshake. A short message tells.
+        """
+        short, over_s = min(BASE_SIZES[1:]), lone_s - self.empty_s
+        is_longer = over_s > (1 - SAME_TRIP) * self.empty_s
+        is_doubtful = self.is_far() and is_longer and n_bytes > short
+        if not self.channel.agree(int(is_doubtful)) or not self.affords(short):
+            return over_s
+        if short in self.lone_s:
+            short_s = self.lone_s[short]
+        else:
+            self._exchanged[short] = self.exchange(short)
+            short_s = self._exchanged[short][0]
+        by_short_s = (short_s - self.empty_s) * n_bytes / short
+        return min(over_s, max(over_s - self.empty_s, by_short_s))
 
     def lone_sample(self, n_bytes: int, samples: Mapping[int, Sample]) -> Sample:
         """Measure a lone message of a size between two ``samples``; its gap is between theirs."""
@@ -324,7 +350,8 @@ class _Link:
             return 0.0
         added_s, times = lone_s - self.lone_s[below], (n_bytes - below) / below
         by_gap_s = times * (self.gaps_s[below] - self.gaps_s[0])
-        if self.empty_s > ENOUGH_TRIPS_S and abs(added_s - by_gap_s) < SAME_TRIP * self.empty_s:
+        is_same_trip = abs(added_s - by_gap_s) < SAME_TRIP * self.empty_s
+        if self.is_far() and is_same_trip and self._is_steady(below):
             return self.gaps_s[below] + by_gap_s
         alone_s = times * (self.lone_s[below] - self.empty_s)
         are_near = is_near(by_gap_s, alone_s, AGREEMENT_OF_BOTH)
@@ -333,6 +360,15 @@ class _Link:
         ):
             return self.gaps_s[below] + (added_s + by_gap_s) / 2
         return 0.0
+
+    def _is_steady(self, n_bytes: int) -> bool:
+        """Whether messages of ``n_bytes`` have the rate of the next shorter ones.
+
+        If they do not, the handshake of each may limit them, and longer ones are faster.
+        """
+        shorter = max(size for size in self.gaps_s if size < n_bytes)
+        rates = (size / max(self.gaps_s[size], 1e-12) for size in (shorter, n_bytes))
+        return shorter > 0 and is_near(*rates, AGREEMENT_OF_BOTH)
 
     def _lower_bound_s(self, n_bytes: int) -> float:
         """Return a lower bound of the gap, from longer messages; 0 if there are none.

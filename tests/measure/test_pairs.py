@@ -102,6 +102,56 @@ def test_a_handshake_is_no_part_of_the_gap(latency_s: float, bytes_per_s: float)
         assert found.gap(n_bytes) == pytest.approx(link.gap_s(n_bytes), rel=0.1)
 
 
+class OpeningWindow(ReferenceLink):
+    """TCP opens its window while the first megabytes pass: trains of long messages are slower."""
+
+    opens_bytes, handshake_from = 2 << 20, 1 << 30
+
+    def _handshake_s(self, n_bytes: int) -> float:
+        return 2 * self.latency_s if n_bytes >= self.handshake_from else 0.0
+
+    def round_trip_s(self, n_bytes: int) -> float:
+        return super().round_trip_s(n_bytes) + self._handshake_s(n_bytes)
+
+    def train(self, n_bytes: int, n_messages: int) -> tuple[float, float]:
+        slower = 1.5 if self.n_bytes + n_bytes * n_messages / 2 < self.opens_bytes else 1.0
+        half_s, took_s = super().train(n_bytes, n_messages)
+        answer_s, once_s = 2 * self.latency_s, self._handshake_s(n_bytes)
+        return half_s + once_s, answer_s + slower * (took_s - answer_s) + once_s
+
+
+@pytest.mark.parametrize("latency_s", [30e-3, 0.1])
+@pytest.mark.parametrize("handshake_from", [1 << 30, 1 << 16])
+def test_the_train_that_opens_a_window_is_not_the_rate_of_the_link(
+    latency_s: float, handshake_from: int
+) -> None:
+    """Nor is it extrapolated to longer messages, which would have to be measured again as well."""
+    link = OpeningWindow(latency_s, 12.5e6)
+    link.handshake_from = handshake_from
+    found = quick_plogp(link)
+    assert found is not None
+    for n_bytes in (1 << 13, 1 << 16, 1 << 18):
+        assert found.gap(n_bytes) == pytest.approx(link.gap_s(n_bytes), rel=0.1)
+    assert link.n_trips < 20
+
+
+def test_a_train_shows_a_far_link_though_messages_begin_with_a_handshake() -> None:
+    """That is no part of the time by which the number of messages is chosen: two would be few."""
+    trains: list[tuple[int, int]] = []
+
+    class Noted(OpeningWindow):
+        handshake_from = 1 << 16
+
+        def train(self, n_bytes: int, n_messages: int) -> tuple[float, float]:
+            trains.append((n_bytes, n_messages))
+            return super().train(n_bytes, n_messages)
+
+    link = Noted(0.1, 6.25e6)
+    assert quick_plogp(link) is not None
+    first = next(n for n_bytes, n in trains if n_bytes == 1 << 16)
+    assert first * link.gap_s(1 << 16) > 2 * link.latency_s
+
+
 @pytest.mark.parametrize("first_bytes", [1 << 14, 40_000, 1 << 16, 100_000, 1 << 18])
 def test_a_message_that_needs_no_handshake_has_none(first_bytes: int) -> None:
     """Where handshakes begin is known within a factor of two, for few more round trips."""

@@ -46,6 +46,11 @@ def test_who_may_have_one() -> None:
     assert suspected(sites((4, 1, 4), THIN)) == [0, 2], "a lone host has its interface"
 
 
+def run(rates: np.ndarray, peak: float = 1.0) -> uplinks._Run:
+    """A run in which all flows last as long, whose peak is ``peak`` times their rates together."""
+    return uplinks._Run(rates, peak * rates.sum(axis=1))
+
+
 Turn = tuple[list[int], bool, int]
 """Clusters that send at once, whether to each other as well, and how many messages."""
 
@@ -75,12 +80,12 @@ def test_what_counts_as_one(
 
     def sent(
         _comm: object, model: GridModel, turns: list[uplinks._Turn], _: object
-    ) -> list[np.ndarray]:
+    ) -> list[uplinks._Run]:
         if turns:
             asked.append([turn(each) for each in turns])
         rates = np.full((model.n_clusters,) * 2, THIN)
         rates[0] = [0.0, *[[together, *carried][len(asked) - 1] / 2] * 2]
-        return [rates for _ in turns]
+        return [run(rates) for _ in turns]
 
     monkeypatch.setattr(uplinks, "_run_turns", sent)
     measured = measure_uplinks(MPI.COMM_SELF, sites((4, 4, 4), THIN), n_messages=10)
@@ -123,11 +128,11 @@ def test_flows_of_the_next_run_end_together(monkeypatch: pytest.MonkeyPatch) -> 
 
     def sent(
         _comm: object, model: GridModel, turns: list[uplinks._Turn], _: object
-    ) -> list[np.ndarray]:
+    ) -> list[uplinks._Run]:
         sizes.extend(each.sizes[0].tolist() for each in turns if list(each.sizes) == [0])
         rates = THIN * (1 - np.eye(model.n_clusters))
         rates[0, 1:] = (0.9 * THIN, 0.3 * THIN) if sizes else (0.2 * THIN, 0.2 * THIN)
-        return [rates for _ in turns]
+        return [run(rates) for _ in turns]
 
     monkeypatch.setattr(uplinks, "_run_turns", sent)
     rates = measure_uplinks(MPI.COMM_SELF, sites((4, 4, 4), THIN), n_messages=10)
@@ -142,9 +147,9 @@ def test_lone_hosts_send_to_all_others_at_once(monkeypatch: pytest.MonkeyPatch) 
 
     def sent(
         _comm: object, model: GridModel, turns: list[uplinks._Turn], _: object
-    ) -> list[np.ndarray]:
+    ) -> list[uplinks._Run]:
         asked.extend(list(each.sizes) for each in turns)
-        return [np.full((model.n_clusters,) * 2, THIN / 3) for _ in turns]
+        return [run(np.full((model.n_clusters,) * 2, THIN / 3)) for _ in turns]
 
     monkeypatch.setattr(uplinks, "_run_turns", sent)
     found = measure_uplinks(MPI.COMM_SELF, sites((2, 1, 1, 1, 1, 1), THIN))
@@ -164,10 +169,10 @@ def test_a_lone_host_that_seems_slower_than_its_links_sends_again(
 
     def sent(
         _comm: object, model: GridModel, turns: list[uplinks._Turn], _: object
-    ) -> list[np.ndarray]:
+    ) -> list[uplinks._Run]:
         rate = 0.9 * THIN if [1] in asked else carried / 2 * THIN
         asked.extend(list(each.sizes) for each in turns)
-        return [rate * (1 - np.eye(3)) for _ in turns]
+        return [run(rate * (1 - np.eye(3))) for _ in turns]
 
     monkeypatch.setattr(uplinks, "_run_turns", sent)
     found = measure_uplinks(MPI.COMM_SELF, sites((4, 1, 4), THIN))
@@ -211,9 +216,9 @@ def test_uplinks_too_fast_for_the_budget_are_left_to_discovery(
 
     def sent(
         _comm: object, model: GridModel, turns: list[uplinks._Turn], _: object
-    ) -> list[np.ndarray]:
+    ) -> list[uplinks._Run]:
         asked.extend(list(each.sizes) for each in turns)
-        return [np.ones((3, 3)) for _ in turns]
+        return [run(np.ones((3, 3))) for _ in turns]
 
     monkeypatch.setattr(uplinks, "_run_turns", sent)
     for link, n_messages, looks in ((THIN, 0, True), (1.25e9, 0, False), (1.25e9, 10, True)):
@@ -268,9 +273,9 @@ def test_what_interfaces_of_others_limit_is_no_uplink(
 
     def sent(
         _comm: object, model: GridModel, turns: list[uplinks._Turn], _: object
-    ) -> list[np.ndarray]:
+    ) -> list[uplinks._Run]:
         alone.extend(c for each in turns for c in each.sizes if len(each.sizes) == 1)
-        return [(carried if len(each.sizes) > 1 else 1.0) * together for each in turns]
+        return [run((carried if len(each.sizes) > 1 else 1.0) * together) for each in turns]
 
     monkeypatch.setattr(uplinks, "_run_turns", sent)
     assert uplinks._suspects(model).keys() == {0, 2}
@@ -284,10 +289,10 @@ def test_what_seems_hardly_limited_sends_much_longer(monkeypatch: pytest.MonkeyP
 
     def sent(
         _comm: object, model: GridModel, turns: list[uplinks._Turn], _: object
-    ) -> list[np.ndarray]:
+    ) -> list[uplinks._Run]:
         alone.extend(each.n_messages for each in turns if [*each.sizes] == [0])
         part = 0.95 if len(alone) > 1 else 0.75
-        return [part * THIN * (1 - np.eye(3)) for _ in turns]
+        return [run(part * THIN * (1 - np.eye(3))) for _ in turns]
 
     monkeypatch.setattr(uplinks, "_run_turns", sent)
     assert measure_uplinks(MPI.COMM_SELF, sites((4, 4, 4), THIN)) == ()
@@ -310,7 +315,7 @@ def test_what_passes_inside_a_cluster_makes_no_run_shorter(
     monkeypatch.setattr(
         uplinks,
         "_run_turns",
-        lambda _comm, _model, turns, _: [THIN / 2 * (1 - np.eye(3))] * len(turns),
+        lambda _comm, _model, turns, _: [run(THIN / 2 * (1 - np.eye(3)))] * len(turns),
     )
     measure_uplinks(MPI.COMM_SELF, sites((4, 4, 4), THIN))
     assert set(inside) == {0.0}
@@ -338,7 +343,7 @@ Arrivals = list[list[float]]
 
 def run_of_one_turn(
     monkeypatch: pytest.MonkeyPatch, arrived_s: Callable[[int], Arrivals], done: list[str]
-) -> np.ndarray:
+) -> uplinks._Run:
     """Let one rank receive all flows of cluster 0, as ``arrived_s`` says for so many messages."""
 
     def flows(_rank: int, _: GridModel, cluster: int, sizes: list[int]) -> list[uplinks._Flow]:
@@ -355,8 +360,8 @@ def run_of_one_turn(
     monkeypatch.setattr(uplinks, "wait_for_all", lambda _comm: done.append("wait"))
     model = sites((4, 4, 4), THIN)
     turn = turn_alone(model, 20)
-    (rates,) = uplinks._run_turns(MPI.COMM_SELF, model, [turn], silent)
-    return rates
+    (found,) = uplinks._run_turns(MPI.COMM_SELF, model, [turn], silent)
+    return found
 
 
 def test_all_flows_of_a_turn_start_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,9 +381,42 @@ def test_the_best_half_of_a_run_counts(
         steady = [2.0 * (k + 1) / n for k in range(n)]
         return [steady, [*steady[:-1], last_s]]
 
-    rates = run_of_one_turn(monkeypatch, arrived_s, [])
+    rates, peaks = run_of_one_turn(monkeypatch, arrived_s, [])
     of_one = 23 * MESSAGE_BYTES / 2.0
     assert rates[0].sum() == pytest.approx(carried * of_one, rel=0.05)
+    assert peaks[0] == pytest.approx(2.0 * of_one, rel=0.05)
+
+
+def test_windows_that_open_one_after_another_are_no_uplink(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Far flows begin when near ones end soon: in no half of the run do all carry what they can."""
+    alone: list[list[int]] = []
+
+    def sent(
+        _comm: object, model: GridModel, turns: list[uplinks._Turn], _: object
+    ) -> list[uplinks._Run]:
+        alone.extend([*each.sizes] for each in turns if len(each.sizes) == 1)
+        return [run(0.6 * THIN * (1 - np.eye(3)), peak=1.5) for _ in turns]
+
+    monkeypatch.setattr(uplinks, "_run_turns", sent)
+    assert measure_uplinks(MPI.COMM_SELF, sites((4, 4, 4), THIN)) == ()
+    assert not alone
+    found = measure_uplinks(MPI.COMM_SELF, sites((4, 1, 4), THIN))
+    assert alone == [[1]], "it does not send again either"
+    assert found == (0.0, pytest.approx(0.9 * 2 * THIN), 0.0)
+
+
+def test_a_peak_is_no_burst_and_no_longer_than_half_a_run() -> None:
+    """All within 50 ms is a burst: a wire with a tenth of a second to carry it needs half of it."""
+    steps_s = np.linspace(0.0, 1.6, 17)
+    burst = np.interp(steps_s, [0.0, 0.5, 0.55, 1.6], [0.0, 0.0, 1.0, 1.0])
+    moved = np.stack([burst, steps_s / 1.6])[..., None].transpose(1, 0, 2)
+    found = uplinks._peaks(moved, np.full((2, 1), 1.6), np.array([0.2]))
+    assert found[:, 0] == pytest.approx([1.0 / 0.2, 1.0 / 1.6])
+    longest = uplinks._peaks(moved, np.full((2, 1), 1.6), np.array([100.0]))
+    assert longest[:, 0] == pytest.approx([1.0 / 0.8, 1.0 / 1.6])
+    model = far(sites((4, 4, 4), THIN), THIN)
+    assert uplinks._peak_s(model) == pytest.approx(model.round_trip_s.max(axis=1), rel=1e-6)
+    assert uplinks._peak_s(sites((4, 4, 4), THIN)) == pytest.approx(uplinks.PEAK_S)
 
 
 def test_a_part_of_a_job_keeps_the_uplinks_of_its_clusters() -> None:
