@@ -20,7 +20,7 @@ _log = logging.getLogger("gridcoll")
 
 LIBRARY = Path(__file__).with_name("_walk.so")
 
-_INTERFACE = 1
+_INTERFACE = 2
 
 _INT, _SECONDS, _POINTER = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 
@@ -31,7 +31,7 @@ class _Network(ctypes.Structure):
         *("hops_s", "gap_s", "one_way_s", "unblocked_s", "shared_s", "port_s", "uplink_s"),
     )
     _fields_ = [
-        *((name, _INT) for name in ("n_hosts", "n_clusters", "root", "upwards")),
+        *((name, _INT) for name in ("n_hosts", "n_clusters", "root", "way")),
         *((name, _POINTER) for name in _arrays),
     ]
 
@@ -49,14 +49,14 @@ class Network:
 
     ``hosts``: by host its cluster, the first host of its kind, and how many are of its kind.
     ``times_s``: hops, gaps, one-way times, unblocked ones and times on shared bandwidth by pair of
-    clusters, (C, C) each; times of interfaces and of uplinks by cluster. ``root`` is a host, or -1
-    in an allreduce; ``upwards`` tells a reduction from a broadcast.
+    clusters, (C, C) each; times of interfaces and of uplinks by cluster. ``root`` is a host, or -1;
+    ``way`` is one of those of `tree_walk`.
     """
 
     def __init__(
         self,
         root: int,
-        upwards: bool,
+        way: int,
         hosts: Sequence[Sequence[int]],
         times_s: Sequence[Sequence[object]],
     ) -> None:
@@ -65,7 +65,7 @@ class Network:
         self._arrays += [np.array(each, dtype=np.float64) for each in times_s]
         n_hosts, n_clusters = len(hosts[0]), len(times_s[0])
         addresses = (each.ctypes.data for each in self._arrays)
-        self.structure = _Network(n_hosts, n_clusters, root, upwards, *addresses)
+        self.structure = _Network(n_hosts, n_clusters, root, way, *addresses)
 
 
 class WalkLibrary:

@@ -11,7 +11,7 @@ share it. A flow that waits for its TCP window does not block others. This works
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -107,6 +107,12 @@ class _Costs:
         self._uplink_s: list[list[float]] | None = uplink_s.tolist() if uplink_s.any() else None
         self.cluster_of = model.grid.cluster_of
         self._host_of = model.grid.host_of
+        self._n_mates = Counter(self._host_of)
+
+    def shares_port(self, rank: int, peer: int) -> bool:
+        """Whether other ranks use the port of a message from ``rank`` to ``peer``, too."""
+        host = self._host_of[rank]
+        return self._n_mates[host] > 1 and host != self._host_of[peer]
 
     def port_of(self, rank: int, peer: int) -> int:
         """Return the port of a message to or from ``peer``.
@@ -248,6 +254,11 @@ class _Simulation:
             if not rank.sends[peer]:
                 del rank.sends[peer]
             self._start(time, ready, number, index)
+            if rank.sends and self._costs.shares_port(number, peer):
+                # Ranks of a host take turns, as flows through one interface do.
+                rank.wakes = time
+                self._schedule(time, "send", number, -1)
+                return
 
     def _soonest_start(self, number: int, peer: int) -> float:
         """Return the earliest time at which a message to ``peer`` may start."""

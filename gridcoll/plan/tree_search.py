@@ -14,7 +14,7 @@ import numpy as np
 
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.tree_packing import Platform
-from gridcoll.plan.tree_walk import TreeWalk, in_ticks, use_in_turns
+from gridcoll.plan.tree_walk import DOWNWARDS, UPWARDS, TreeWalk, in_ticks, use_in_turns
 from gridcoll.plan.trees import SMALLEST_SEGMENT
 
 Parents = tuple[int, ...]
@@ -120,7 +120,7 @@ def rooted_trees(
     model: GridModel, platform: Platform, n_bytes: int, known: TimedTrees, upwards: bool
 ) -> TimedTrees:
     """Return trees that are not slower than ``known``, for a broadcast or a reduction upwards."""
-    walk = TreeWalk(model, platform, n_bytes, upwards)
+    walk = TreeWalk(model, platform, n_bytes, UPWARDS if upwards else DOWNWARDS)
     return improved(walk, platform, n_bytes, known, MOST_MESSAGES)
 
 

@@ -24,6 +24,9 @@ from gridcoll.plan import compiled_walk
 from gridcoll.plan.cost import link_times_s
 from gridcoll.plan.pacing import root_ahead_s
 
+BOTH, UPWARDS, DOWNWARDS = range(3)
+"""Ways of segments: to the tops of their trees and from there to all hosts; or one of these."""
+
 UP, MEET, DOWN = range(3)
 """Stages of a message: to the parent, between tops, to a child."""
 
@@ -113,22 +116,21 @@ def use_in_turns(shares: tuple[float, ...], n: int) -> tuple[tuple[int, int], ..
 class TreeWalk:
     """Simulates a collective with ``n_bytes`` over trees of the hosts of ``platform``.
 
-    That is a broadcast down the trees if ``platform`` has a root, or with ``upwards`` a reduction;
-    without a root, an allreduce up and down.
+    That is an allreduce if segments go `BOTH` ways. If all trees have the root of ``platform``, it
+    is a broadcast `DOWNWARDS` or a reduction `UPWARDS`. If ``platform`` has no root, it is an
+    allgather or a reduce-scatter, in which the top of a tree owns its segments.
     """
 
-    def __init__(
-        self, model: GridModel, platform: Platform, n_bytes: int, upwards: bool = False
-    ) -> None:
+    def __init__(self, model: GridModel, platform: Platform, n_bytes: int, way: int = BOTH) -> None:
         self._model, self._platform, self._n_bytes = model, platform, n_bytes
         self._kinds = platform.kind_of
         self._cluster = [platform.clusters[kind] for kind in self._kinds]
         self._firsts = [self._kinds.index(kind) for kind in self._kinds]
         self._counts = [platform.counts[kind] for kind in self._kinds]
         self._root = self._kinds.index(platform.root) if platform.root >= 0 else -1
-        self._upwards = upwards
-        self.is_bcast = self._root >= 0 and not upwards
-        n_ways = 2 if self._root < 0 else 1
+        self._way = way
+        self.is_bcast = self._root >= 0 and way == DOWNWARDS
+        n_ways = 2 if way == BOTH else 1
         self.overhead_s = n_ways * float(in_ticks(np.median(model.overhead_s)))
         """Seconds of processors that a segment needs on a way, which are not simulated."""
         self._times: dict[int, _Times] = {}
@@ -170,7 +172,7 @@ class TreeWalk:
         if segment_bytes not in self._networks:
             self._networks[segment_bytes] = compiled_walk.Network(
                 self._root,
-                self._upwards,
+                self._way,
                 (self._cluster, self._firsts, self._counts),
                 (self._platform.hops_s, *self._times_of(segment_bytes)),
             )
@@ -256,15 +258,15 @@ class TreeWalk:
         def complete(segment: int, host: int, now_s: float) -> None:
             nonlocal last_s
             last_s = max(last_s, now_s)
-            if self._upwards:
+            if self._way == UPWARDS:
                 return
             send = send_when_due if host == self._root else wait
             for child in rotated[segment].children[host]:
                 send(host, now_s, (segment, child, DOWN))
 
         for segment, missing in enumerate(n_missing):
-            if self.is_bcast:
-                complete(segment, self._root, 0.0)
+            if self._way == DOWNWARDS:
+                complete(segment, tops[segment][0], 0.0)
                 continue
             for host in range(n_hosts):
                 if not missing[host]:

@@ -12,12 +12,13 @@
 #include <string.h>
 
 enum stage { UP, MEET, DOWN };
+enum way { BOTH, UPWARDS, DOWNWARDS };
 enum kind { DUE, FREE, ENTERS, ARRIVES, RECEIVED };
 
 typedef struct {
     int64_t n_hosts, n_clusters;
-    int64_t root;                          /* -1: an allreduce */
-    int64_t upwards;                       /* a reduction to the root, else a broadcast */
+    int64_t root;                          /* -1: none */
+    int64_t way;                           /* UPWARDS: to tops; DOWNWARDS: from them; or both */
     const int64_t *cluster;                /* by host */
     const int64_t *first, *count;          /* by host: the first one of its kind, and how many */
     const double *hops_s;                  /* (C, C), to order children */
@@ -164,7 +165,7 @@ static void complete(walk_t *walk, int segment, int host, double now_s)
     const int64_t *first = walk->first_child + tree * (n_hosts + 1);
     if (now_s > walk->last_s)
         walk->last_s = now_s;
-    if (walk->net->upwards)
+    if (walk->net->way == UPWARDS)
         return;
     for (int64_t k = first[place]; k < first[place + 1]; k++) {
         int child = (int)host_at(walk->net, walk->child[tree * n_hosts + k], turn);
@@ -360,11 +361,6 @@ static void begin(walk_t *walk)
     int64_t n = net->n_hosts, n_segments = walk->trees->n_segments;
     for (int64_t host = 0; host < n; host++)
         schedule(walk, 0.0, FREE, (int)host, 0, 0, 0);
-    if (net->root >= 0 && !net->upwards) {
-        for (int64_t segment = 0; segment < n_segments; segment++)
-            complete(walk, (int)segment, (int)net->root, 0.0);
-        return;
-    }
     for (int64_t segment = 0; segment < n_segments; segment++) {
         int64_t tree = tree_of(walk, segment), turn = turn_of(walk, segment);
         int64_t *tops = walk->top + walk->first_top[segment], n_tops = 0;
@@ -379,7 +375,9 @@ static void begin(walk_t *walk)
             walk->n_unmet[walk->first_top[segment] + k] = n_tops;
         walk->first_top[segment + 1] = walk->first_top[segment] + n_tops;
     }
-    for (int64_t segment = 0; segment < n_segments; segment++)
+    for (int64_t segment = 0; segment < n_segments && net->way == DOWNWARDS; segment++)
+        complete(walk, (int)segment, (int)walk->top[walk->first_top[segment]], 0.0);
+    for (int64_t segment = 0; segment < n_segments && net->way != DOWNWARDS; segment++)
         for (int64_t host = 0; host < n; host++) {
             int64_t tree = tree_of(walk, segment);
             int64_t place = place_of(net, host, turn_of(walk, segment));
@@ -435,4 +433,4 @@ double gridcoll_walk(const network_t *net, const trees_t *trees, int64_t *n_mess
     return result;
 }
 
-int64_t gridcoll_walk_interface(void) { return 1; }
+int64_t gridcoll_walk_interface(void) { return 2; }

@@ -10,53 +10,91 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import zip_longest
+from math import inf
+from random import Random
+from typing import NamedTuple
 
 import numpy as np
 
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.wires import links_of
-from gridcoll.plan.allgather.trees import Planner, candidate, plan_allgather
+from gridcoll.plan.allgather.trees import (
+    Planner,
+    candidate,
+    is_searched,
+    lane_paths,
+    plan_allgather,
+)
+from gridcoll.plan.allgather.ways import BlockTrees, LaneTrees
 from gridcoll.plan.bcast.packed_trees import PACKED_TREES
 from gridcoll.plan.cost import price_plan
-from gridcoll.plan.packed_trees import LEAST_BYTES, is_unlike
+from gridcoll.plan.packed_trees import platform_of
 from gridcoll.plan.plan import Plan
 from gridcoll.plan.registry import Candidate, algorithm
+from gridcoll.plan.tree_search import Parents, is_forest
+from gridcoll.plan.tree_walk import DOWNWARDS, UPWARDS, Children, TreeWalk, children_of
+from gridcoll.plan.trees import SMALLEST_SEGMENT
 from gridcoll.topology.units import format_size
 
-MOST_RANKS = 40
-"""Limit of ranks, since every rank grows all trees and simulates a plan."""
+BLOCK_SEGMENTS = (1, 2, 4, 8, 16)
+"""Numbers of segments of a block that are tried. Forwarding delays a block by one segment."""
 
-TOTAL_SEGMENTS = 96
-"""Number of segments of all blocks together, about. Forwarding delays a block by one segment."""
+MOST_SEGMENTS = 192
+"""Limit of segments of all blocks together: plans are simulated, and every rank handles all."""
 
-N_PASSES = 3
+N_PASSES = 2
+
+WAITS = (0.5, 0.2, 0.05, 0.01)
+"""Parts of an interface's load that a block is taken to wait for on its way: trees are flat with
+the first, and balance loads with the last."""
+
+MOST_MESSAGES = 150_000
+"""Messages that a search simulates."""
+
+N_SEARCHES = 3
+"""Searches, from the best trees so far; the best of them goes on."""
+
+SWAPS = 0.3
+"""Part of the changes that let two hosts change places. The others move one host."""
 
 
-class GivenTrees:
-    """`BlockTrees` of any shape. ``parents[owner][rank]`` is the parent, -1 for the owner."""
+class OwnedTrees:
+    """`BlockTrees` from a tree over hosts for each owner; ``parents[owner][host]`` is -1 for its own.
 
-    def __init__(self, parents: Sequence[Sequence[int]]) -> None:
+    A block enters each other host once, by ranks that take turns. These hand it to the others last,
+    as that keeps no interface busy.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[Sequence[int]],
+        parents: Sequence[Sequence[int]],
+        children: Sequence[Children],
+    ) -> None:
         n = len(parents)
         self.order = tuple(range(n))
         self.stream_of = tuple(range(n))
-        self._parents = parents
-        self._children: list[list[list[int]]] = [[[] for _ in range(n)] for _ in range(n)]
-        for owner, tree in enumerate(parents):
-            below = [1] * n
-            for rank in range(n):
-                above = tree[rank]
-                while above >= 0:
-                    below[above] += 1
-                    above = tree[above]
-            for rank in sorted(range(n), key=lambda r, below=below: (-below[r], r)):  # type: ignore[misc]
-                if tree[rank] >= 0:
-                    self._children[owner][tree[rank]].append(rank)
+        self._hosts, self._above, self._below = hosts, parents, children
+        self._host_of = {rank: at for at, host in enumerate(hosts) for rank in host}
+
+    def _entry(self, owner: int, host: int) -> int:
+        """Return the rank of a host that gets the owner's block first."""
+        ranks = self._hosts[host]
+        return owner if owner in ranks else ranks[owner % len(ranks)]
 
     def parent(self, owner: int, rank: int) -> int:
-        return self._parents[owner][rank]
+        host = self._host_of[rank]
+        entry, above = self._entry(owner, host), self._above[owner][host]
+        if rank != entry:
+            return entry
+        return self._entry(owner, above) if above >= 0 else -1
 
     def children(self, owner: int, rank: int) -> Sequence[int]:
-        return self._children[owner][rank]
+        host = self._host_of[rank]
+        if rank != self._entry(owner, host):
+            return ()
+        below = (self._entry(owner, other) for other in self._below[owner][host])
+        return [*below, *(mate for mate in self._hosts[host] if mate != rank)]
 
     def upward_order(self, rank: int) -> list[list[int]]:
         """Return all owners in one list, the own one last."""
@@ -64,11 +102,29 @@ class GivenTrees:
         return [[(rank + k) % n for k in range(1, n + 1)]]
 
 
-class _Loads:
-    """Busy times of interfaces and links with the edges so far. All blocks have the same size."""
+def _over_hosts(trees: BlockTrees, hosts: Sequence[Sequence[int]]) -> tuple[Parents, ...]:
+    """Return the trees over hosts of ``trees``, in which a block enters every host once."""
+    home = {rank: at for at, host in enumerate(hosts) for rank in host}
+    found = []
+    for owner in sorted(home):
+        above = [-1] * len(hosts)
+        for rank, at in home.items():
+            parent = trees.parent(owner, rank)
+            if parent >= 0 and home[parent] != at:
+                above[at] = home[parent]
+        found.append(tuple(above))
+    return tuple(found)
 
-    def __init__(self, model: GridModel, n_bytes: int) -> None:
-        self.cluster = np.array(model.grid.cluster_of)
+
+class _Loads:
+    """Busy times of interfaces, links and uplinks with the edges so far, which connect hosts.
+
+    All blocks have the same size.
+    """
+
+    def __init__(self, model: GridModel, n_bytes: int, wait: float) -> None:
+        grid = model.grid
+        self.cluster = np.repeat(np.arange(model.n_clusters), grid.hosts_per_cluster)
         ends = np.ix_(self.cluster, self.cluster)
         block_s = n_bytes / model.flow_bytes_per_s.diagonal()
         link_s = n_bytes / links_of(model)
@@ -76,67 +132,145 @@ class _Loads:
         self.port_s = block_s[self.cluster]
         self.link_s = link_s[ends]
         self.hop_s = (model.latency_s + model.gap_s(n_bytes // 8))[ends]
-        # At a busy interface, a block waits on average for half of the load.
-        self.wait_s = 0.5 * (len(self.cluster) - 1) * self.port_s
+        self.uplink_s = n_bytes / model.uplinks
+        self.wait_s = wait * (grid.n_ranks - 1) * self.port_s
         self.apart = self.cluster[:, None] != self.cluster[None, :]
         self.out_s = np.zeros(len(self.cluster))
         self.link_load_s = np.zeros((model.n_clusters, model.n_clusters))
+        self.uplink_load_s = np.zeros((2, model.n_clusters))  # out of clusters, and into them
 
     def take(self, parents: Sequence[int], times: float = 1.0) -> None:
         """Add the load of a tree's edges; remove it with ``times`` -1."""
         for child, parent in enumerate(parents):
             if parent >= 0:
-                self.out_s[parent] += times * self.port_s[parent]
-                if self.apart[parent, child]:
-                    link = self.cluster[parent], self.cluster[child]
-                    self.link_load_s[link] += times * self.link_s[parent, child]
+                self._add(parent, child, times)
 
-    def grow(self, owner: int) -> list[int]:
-        """Return a tree grown by the edges that end first with the load so far."""
-        n = len(self.out_s)
+    def _add(self, parent: int, child: int, times: float) -> None:
+        self.out_s[parent] += times * self.port_s[parent]
+        if self.apart[parent, child]:
+            a, b = self.cluster[parent], self.cluster[child]
+            self.link_load_s[a, b] += times * self.link_s[parent, child]
+            self.uplink_load_s[0, a] += times * self.uplink_s[a]
+            self.uplink_load_s[1, b] += times * self.uplink_s[b]
+
+    def grow(self, owner: int) -> Parents:
+        """Add a tree of hosts, and return their parents in it, -1 for host ``owner``.
+
+        Its edges are those that end first with the load so far.
+        """
+        n, cluster = len(self.out_s), self.cluster
         parents, path_s = [-1] * n, np.full(n, np.inf)
         path_s[owner] = 0.0
-        out_s, link_load_s = self.out_s.copy(), self.link_load_s.copy()
         missing = np.ones(n, dtype=bool)
         missing[owner] = False
         for _ in range(n - 1):
-            link_loads_s = link_load_s[self.cluster[:, None], self.cluster[None, :]] + self.link_s
+            out_s, in_s = self.uplink_load_s + self.uplink_s
+            crossing_s = self.link_load_s[cluster[:, None], cluster] + self.link_s
+            crossing_s = np.maximum(crossing_s, out_s[cluster][:, None])
+            crossing_s = np.maximum(crossing_s, in_s[cluster])
             busy_s = np.maximum(
-                (out_s + self.port_s)[:, None], np.where(self.apart, link_loads_s, 0.0)
+                (self.out_s + self.port_s)[:, None], np.where(self.apart, crossing_s, 0.0)
             )
             done_s = np.where(missing[None, :], busy_s + path_s[:, None] + self.hop_s, np.inf)
             sender, new = divmod(int(np.argmin(done_s)), n)
             parents[new], missing[new] = sender, False
             path_s[new] = path_s[sender] + self.hop_s[sender, new] + self.wait_s[new]
-            out_s[sender] += self.port_s[sender]
-            if self.apart[sender, new]:
-                link = self.cluster[sender], self.cluster[new]
-                link_load_s[link] += self.link_s[sender, new]
-        return parents
+            self._add(sender, new, 1.0)
+        return tuple(parents)
 
     def busiest_s(self) -> float:
-        return float(max(self.out_s.max(), self.link_load_s.max()))
+        """Return how long the busiest interface, link or uplink sends."""
+        return float(max(self.out_s.max(), self.link_load_s.max(), self.uplink_load_s.max()))
 
 
-def grow_trees(model: GridModel, n_bytes: int) -> list[list[int]]:
-    """Return parents by owner and rank, for an allgather of ``n_bytes`` per rank."""
-    loads = _Loads(model, n_bytes)
+def grow_trees(
+    model: GridModel, n_bytes: int, home_of: Sequence[int], wait: float
+) -> tuple[Parents, ...]:
+    """Return a tree over hosts for each owner, for an allgather of ``n_bytes`` per rank.
+
+    ``home_of`` has the host of each rank. A block is taken to wait at a busy interface for the
+    part ``wait`` of its load.
+    """
+    loads = _Loads(model, n_bytes, wait)
     # Take owners of all clusters in turn.
     turns = zip_longest(*(cluster.ranks for cluster in model.grid.clusters))
     owners = [rank for turn in turns for rank in turn if rank is not None]
-    trees: list[list[int]] = [[] for _ in owners]
+    trees: list[Parents] = [()] * len(owners)
     for owner in owners:
-        trees[owner] = loads.grow(owner)
-        loads.take(trees[owner])
+        trees[owner] = loads.grow(home_of[owner])
     best, best_s = list(trees), loads.busiest_s()
     for _ in range(N_PASSES - 1):
         for owner in owners:
             loads.take(trees[owner], -1.0)
-            trees[owner] = loads.grow(owner)
-            loads.take(trees[owner])
+            trees[owner] = loads.grow(home_of[owner])
         if loads.busiest_s() < best_s * (1 - 1e-9):
             best, best_s = list(trees), loads.busiest_s()
-    return best
+    return tuple(best)
+
+
+class _Found(NamedTuple):
+    """A tree for each owner, the number of segments of each block, and the simulated time."""
+
+    total_s: float
+    trees: tuple[Parents, ...]
+    n_segments: int
+
+
+class _Search:
+    """Finds trees by simulating them: those of `grow_trees`, then random changes of the best."""
+
+    def __init__(self, walk: TreeWalk, n_owners: int, n_bytes: int) -> None:
+        self._walk, self._n_owners, self._n_bytes = walk, n_owners, n_bytes
+        self._draw = Random(n_owners).random  # the same on all ranks
+
+    def _timed(self, trees: tuple[Parents, ...], n_segments: int, most_s: float = inf) -> _Found:
+        uses = [(owner, 0) for _ in range(n_segments) for owner in range(self._n_owners)]
+        return _Found(self._walk.total_s(trees, uses, 0.0, most_s), trees, n_segments)
+
+    def _cost_s(self, found: _Found) -> float:
+        return found.total_s + found.n_segments * self._n_owners * self._walk.overhead_s
+
+    def fastest(self, starts: Sequence[tuple[Parents, ...]]) -> _Found:
+        """Return the fastest trees found."""
+        most = max(min(self._n_bytes // SMALLEST_SEGMENT, MOST_SEGMENTS // self._n_owners), 1)
+        counts = [n for n in BLOCK_SEGMENTS if n <= most]
+
+        def best_of(trees: tuple[Parents, ...]) -> _Found:
+            return min((self._timed(trees, n) for n in counts), key=self._cost_s)
+
+        known = sorted(map(best_of, dict.fromkeys(starts)), key=self._cost_s)
+        part = MOST_MESSAGES // (N_SEARCHES + 1)
+        found = [self._improved(each, part) for each in known[:N_SEARCHES]]
+        best = self._improved(min(found, key=self._cost_s), part)
+        return best_of(best.trees)
+
+    def _improved(self, best: _Found, most_messages: int) -> _Found:
+        """Return what ``best`` becomes by random changes, of which those are kept that cost no time."""
+        end = self._walk.n_messages + most_messages
+        while self._walk.n_messages < end:
+            which = int(self._draw() * self._n_owners)
+            tree = self._moved(best.trees[which])
+            self._walk.n_messages += 1  # a change that is impossible takes time as well
+            if tree is not None:
+                trees = (*best.trees[:which], tree, *best.trees[which + 1 :])
+                other = self._timed(trees, best.n_segments, best.total_s)
+                best = other if other.total_s <= best.total_s else best
+        return best
+
+    def _moved(self, tree: Parents) -> Parents | None:
+        """Return a tree in which one host is elsewhere, or two changed places; None if it is none."""
+        host, above = (int(self._draw() * len(tree)) for _ in range(2))
+        swaps = self._draw() < SWAPS
+        if tree[host] < 0 or host == above or (tree[above] < 0 and swaps):
+            return None
+        changed = list(tree)
+        if swaps:
+            places = {host: above, above: host}
+            changed = [places.get(parent, parent) for parent in tree]
+            changed[host], changed[above] = changed[above], changed[host]
+        else:
+            changed[host] = above
+        return tuple(changed) if is_forest(changed) else None
 
 
 def _reversed(model: GridModel) -> GridModel:
@@ -154,18 +288,22 @@ def packed_candidates(
     model: GridModel, n_bytes: int, planner: Planner, *, upwards: bool = False
 ) -> list[Candidate]:
     """Return one candidate, priced by simulation; none if it does not apply."""
-    grid = model.grid
-    n = grid.n_ranks
-    if (
-        model.n_clusters < 2
-        or not 2 < n <= MOST_RANKS
-        or n_bytes < LEAST_BYTES
-        or grid.shares_hosts
-        or not is_unlike(model)
-    ):
+    if not is_searched(model, n_bytes):
         return []
-    trees = GivenTrees(grow_trees(_reversed(model) if upwards else model, n_bytes))
-    segment = -(-n_bytes // max(TOTAL_SEGMENTS // n, 1))
+    n = model.grid.n_ranks
+    platform, kinds = platform_of(model)
+    hosts = [host for kind in kinds for host in kind]
+    home_of = [at for _, at in sorted((rank, at) for at, host in enumerate(hosts) for rank in host)]
+    down = _reversed(model) if upwards else model
+    starts = [grow_trees(down, n_bytes, home_of, wait) for wait in WAITS]
+    starts += [
+        _over_hosts(LaneTrees(model.grid, paths), hosts)
+        for paths in lane_paths(model, n_bytes, upwards=upwards)
+    ]
+    walk = TreeWalk(model, platform, n * n_bytes, UPWARDS if upwards else DOWNWARDS)
+    _, parents, n_segments = _Search(walk, n, n_bytes).fastest(starts)
+    trees = OwnedTrees(hosts, parents, [children_of(platform, tree) for tree in parents])
+    segment = -(-n_bytes // n_segments)
     predicted_s = price_plan(planner(trees, (n_bytes,) * n, segment, ""), model).makespan_s
     label = f"a tree per block, beside all others; {format_size(segment)} segments"
 
