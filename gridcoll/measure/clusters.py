@@ -13,7 +13,7 @@ from gridcoll.constants import SHORT_LATENCY_S
 from gridcoll.engine.agreement import tell_all
 from gridcoll.engine.waiting import wait_for_all
 from gridcoll.measure.probe import Channel, measure_latency
-from gridcoll.topology.clustering import find_clusters
+from gridcoll.topology.clustering import far_nodes_apart, find_clusters
 from gridcoll.topology.grid import Cluster, Grid, Process
 from gridcoll.topology.rounds import rounds_of_pairs
 
@@ -94,7 +94,8 @@ def find_groups(
         passes.append(np.where(doubtful, again, np.min(passes, axis=0)))
         before, groups = groups, _cluster(passes, short, tolerance)
         n_unchanged = n_unchanged + 1 if groups == before else 0
-    return groups
+    shortest_s = np.array(passes)[:, 0].min(axis=0)
+    return far_nodes_apart(groups, [dict(enumerate(row)) for row in shortest_s.tolist()])
 
 
 def _cluster(passes: Sequence[np.ndarray], short: np.ndarray, tolerance: float) -> list[list[int]]:

@@ -14,6 +14,7 @@ from gridcoll.engine.waiting import PoliteWait, wait_for_all, wait_politely
 from gridcoll.measure.clusters import Progress, silent
 from gridcoll.measure.pairs import AGREEMENT, End, are_enough_trips
 from gridcoll.measure.probe import Channel
+from gridcoll.topology.clustering import far_nodes_apart
 from gridcoll.topology.landmarks import Pair, Rounds, group_nodes
 
 CONCURRENT_TRIPS = 4
@@ -61,7 +62,8 @@ def find_groups_by_landmarks(
     def report_progress(done: int, of: int) -> None:
         progress("latency between nodes", done, of)
 
-    return group_nodes(len(nodes), measure, tolerance, report_progress).groups
+    found = group_nodes(len(nodes), measure, tolerance, report_progress)
+    return far_nodes_apart(found.groups, found.latencies_s)
 
 
 def concurrent_latencies(

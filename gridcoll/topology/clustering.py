@@ -284,3 +284,35 @@ class Groups:
             self._groups[self._of[node]].remove(node)
         for node in strangers:
             self._of[node] = -1
+
+
+FAR_S = 2.5e-3
+"""No two hosts of a site are that far apart."""
+
+NEAR_PART = 0.3
+"""Hosts of a site are nearer to each other than this part of the latency to the nearest other host,
+also where time is dilated."""
+
+MOST_FAR_HOSTS = 6
+"""Only groups of at most so many nodes are split: links of many lone hosts would take long to
+measure one by one."""
+
+
+def far_nodes_apart(
+    groups: Sequence[Sequence[int]], of: Sequence[Mapping[int, float]]
+) -> list[list[int]]:
+    """Return ``groups`` with those split into single nodes whose nodes are in different places.
+
+    Lone hosts about equally far apart are one cluster by Lowekamp's rule. Yet each has its own
+    links, which may have any rate. ``of[a][b]``: latencies in seconds; some may be missing.
+    """
+    found: list[list[int]] = []
+    for group in groups:
+        inside = [of[a][b] for a in group for b in group if a < b and b in of[a]]
+        outside = [s for a in group for b, s in of[a].items() if b != a and b not in group]
+        is_far = bool(inside) and min(inside) >= max(FAR_S, NEAR_PART * min(outside, default=0.0))
+        if len(group) <= MOST_FAR_HOSTS and is_far:
+            found += [[node] for node in group]
+        else:
+            found.append(list(group))
+    return sorted(found)

@@ -84,6 +84,8 @@ class Grouping:
     n_short_rounds: int
     n_pairs: int
     n_exchanges: int
+    latencies_s: Sequence[Mapping[int, float]] = ()
+    """``latencies_s[a][b]``: the latencies that were measured."""
 
 
 def group_nodes(
@@ -97,7 +99,7 @@ def group_nodes(
     The result depends only on what ``measure`` returns.
     """
     if n_nodes == 1:
-        return Grouping([[0]], 0, 0, 0, 0)
+        return Grouping([[0]], 0, 0, 0, 0, [{}])
     search = _Search(n_nodes, measure, tolerance)
     search.meet()
     progress(1, 4)
@@ -108,7 +110,12 @@ def group_nodes(
     groups = search.settle()
     progress(4, 4)
     return Grouping(
-        groups.members, search.n_rounds, search.n_short_rounds, search.n_pairs, search.n_exchanges
+        groups.members,
+        search.n_rounds,
+        search.n_short_rounds,
+        search.n_pairs,
+        search.n_exchanges,
+        search.latencies_s,
     )
 
 
@@ -120,6 +127,10 @@ class _Search:
         self._latencies = Latencies(n_nodes)
         self._random = Random(n_nodes)  # the same on all ranks
         self.n_rounds = self.n_short_rounds = self.n_pairs = self.n_exchanges = 0
+
+    @property
+    def latencies_s(self) -> Sequence[Mapping[int, float]]:
+        return self._latencies.of
 
     def _run(self, rounds: Iterable[Sequence[Pair]]) -> None:
         wanted = [list(pairs) for pairs in rounds if pairs]
