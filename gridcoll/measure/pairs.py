@@ -259,7 +259,8 @@ class _Link:
 
     def sample(self, n_bytes: int) -> Sample:
         """Measure the gap by trains, the one-way time by a lone message, and the overheads."""
-        lone_s, send_s, recv_s = self._exchanged.pop(n_bytes, None) or self.exchange(n_bytes)
+        exchanged = self._exchanged.pop(n_bytes) if n_bytes in self._exchanged else None
+        lone_s, send_s, recv_s = exchanged or self.exchange(n_bytes)
         for _ in range(EXTRA_EXCHANGES):
             if not self.channel.agree(int(lone_s < SHORT_TRIP_S)) or not self.affords(8 * n_bytes):
                 break
@@ -367,8 +368,8 @@ class _Link:
         If they do not, the handshake of each may limit them, and longer ones are faster.
         """
         shorter = max(size for size in self.gaps_s if size < n_bytes)
-        rates = (size / max(self.gaps_s[size], 1e-12) for size in (shorter, n_bytes))
-        return shorter > 0 and is_near(*rates, AGREEMENT_OF_BOTH)
+        expected_s = self.gaps_s[shorter] * n_bytes / max(shorter, 1)
+        return shorter > 0 and is_near(expected_s, self.gaps_s[n_bytes], AGREEMENT_OF_BOTH)
 
     def _lower_bound_s(self, n_bytes: int) -> float:
         """Return a lower bound of the gap, from longer messages; 0 if there are none.
@@ -455,7 +456,7 @@ def quick_plogp(channel: End, budget_bytes: int = BUDGET_BYTES) -> PLogP | None:
 
 
 def _gap_between(n_bytes: int, samples: Mapping[int, Sample]) -> float:
-    """Return the gap of a size by those of the other ``samples``; by the rate beyond the largest."""
+    """Return the gap of a size by those of other ``samples``; beyond the largest, by its rate."""
     sizes = [size for size in sorted(samples) if size != n_bytes]
     gaps_s = [samples[size].gap_s for size in sizes]
     beyond = max(n_bytes / sizes[-1], 1.0)

@@ -413,7 +413,7 @@ def _run_turns(
 
 def _peak_s(model: GridModel) -> np.ndarray:
     """Return the seconds over which the peak of each cluster's runs is taken, (C,)."""
-    return np.maximum(PEAK_S, PEAK_TRIPS * model.round_trip_s.max(axis=1))
+    return np.asarray(np.maximum(PEAK_S, PEAK_TRIPS * model.round_trip_s.max(axis=1)))
 
 
 def _peaks(moved: np.ndarray, lasts_s: np.ndarray, peak_s: np.ndarray) -> np.ndarray:

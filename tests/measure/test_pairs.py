@@ -152,6 +152,22 @@ def test_a_train_shows_a_far_link_though_messages_begin_with_a_handshake() -> No
     assert first * link.gap_s(1 << 16) > 2 * link.latency_s
 
 
+def test_handshakes_that_limit_a_size_do_not_limit_longer_ones() -> None:
+    """Few messages are under way at once, and each of 64 KiB waits for its handshake."""
+
+    class Waits(ReferenceLink):
+        def gap_s(self, n_bytes: int) -> float:
+            return super().gap_s(n_bytes) * (2.0 if n_bytes == 1 << 16 else 1.0)
+
+        def _alone(self, n_bytes: int) -> float:
+            return n_bytes / self.bytes_per_s
+
+    link = Waits(0.1, 12.5e6)
+    found = quick_plogp(link)
+    assert found is not None
+    assert found.gap(1 << 18) == pytest.approx(link.gap_s(1 << 18), rel=0.1)
+
+
 @pytest.mark.parametrize("first_bytes", [1 << 14, 40_000, 1 << 16, 100_000, 1 << 18])
 def test_a_message_that_needs_no_handshake_has_none(first_bytes: int) -> None:
     """Where handshakes begin is known within a factor of two, for few more round trips."""

@@ -163,6 +163,21 @@ def test_an_interface_takes_one_message_at_a_time() -> None:
     assert sorted(timeline.start_s[2]) == pytest.approx([L, L + G])
 
 
+def test_ranks_of_a_host_take_turns() -> None:
+    """What the second rank hands on does not wait until the first one has sent all it has."""
+    grid = Grid.from_labels("aaaa", hosts=["one", "one", "two", "two"])
+    model = replace(one_cluster(4), grid=grid)
+    programs = (
+        tuple(Send(2, chunk(), tag) for tag in range(4)),
+        tuple(Send(3, chunk(), tag) for tag in range(4)),
+        tuple(Recv(0, chunk(64 * tag, 64 * tag + 64), tag) for tag in range(4)),
+        tuple(Recv(1, chunk(64 * tag, 64 * tag + 64), tag) for tag in range(4)),
+    )
+    starts_s = price_plan(Plan("bcast", "", 256, 0, programs), model).start_s
+    assert sorted(starts_s[0] + starts_s[1]) == pytest.approx([k * G for k in range(8)])
+    assert min(starts_s[0][-1], starts_s[1][-1]) > 4.5 * G
+
+
 def test_flows_between_two_clusters_share_what_they_carry_together() -> None:
     per_message_s = 4 * G  # of 64 bytes
     together = ((64 / per_message_s,) * 2,) * 2

@@ -21,7 +21,7 @@ from gridcoll.plan.pacing import root_ahead_s
 from gridcoll.plan.packed_trees import PackedTrees, best_packed, platform_of
 from gridcoll.plan.registry import REGISTRIES
 from gridcoll.plan.tree_search import TimedTrees, improved, timed
-from gridcoll.plan.tree_walk import TreeWalk, children_of, use_in_turns
+from gridcoll.plan.tree_walk import BOTH, DOWNWARDS, UPWARDS, TreeWalk, children_of, use_in_turns
 from gridcoll.topology.gridfile import GridSpec
 from tests.plan.test_meeting_trees import named
 from tests.plan.test_packed_trees import unlike_grids
@@ -51,10 +51,12 @@ def test_the_walk_in_c_takes_the_very_same_time(spec: GridSpec, data: st.DataObj
     model = declared_model(spec, spec.rank_hosts())
     uplinks = data.draw(st.lists(st.sampled_from([np.inf, 4e6]), min_size=model.n_clusters))
     model = replace(model, uplink_bytes_per_s=tuple(uplinks[: model.n_clusters]))
-    kind = data.draw(st.sampled_from(["bcast", "reduce", "allreduce"]))
-    root = -1 if kind == "allreduce" else 0
+    way = data.draw(st.sampled_from([BOTH, UPWARDS, DOWNWARDS]))
+    root = -1 if way == BOTH else data.draw(st.sampled_from([-1, 0]))
     platform, _ = platform_of(model, root)
     top = platform.kind_of.index(platform.root) if root >= 0 else -1
+    if way != BOTH and root < 0:  # an owner's tree has one top
+        top = data.draw(st.integers(0, len(platform.kind_of) - 1))
     trees = draw_trees(data, len(platform.kind_of), top)
     shares = tuple(1 / len(trees) for _ in trees)
     uses = use_in_turns(shares, data.draw(st.integers(1, 20)))
@@ -63,7 +65,7 @@ def test_the_walk_in_c_takes_the_very_same_time(spec: GridSpec, data: st.DataObj
     n_bytes = data.draw(st.sampled_from([1 << 10, 1 << 16, 1 << 20]))
     found = []
     for compiled in (in_c, None):
-        walk = TreeWalk(model, platform, n_bytes, kind == "reduce")
+        walk = TreeWalk(model, platform, n_bytes, way)
         walk._compiled = compiled
         found.append((walk.total_s(trees, uses, period_s, most_s), walk.n_messages))
     assert found[0] == found[1]
@@ -85,7 +87,7 @@ def test_walks_from_and_to_a_root_take_what_their_plans_take(
     else:
         plan = plan_bcast_down(packed, 64 * n, 64, "", period_s / 64, root_ahead_s(model, 0))
     check_plan(plan)
-    walk = TreeWalk(model, platform, 64 * n * unit_bytes, upwards)
+    walk = TreeWalk(model, platform, 64 * n * unit_bytes, UPWARDS if upwards else DOWNWARDS)
     planned_s = price_plan(plan, model, unit_bytes=unit_bytes).makespan_s
     slowest_s = 64 * unit_bytes * max(1 / rate for rate in platform.rates)
     walked_s = walk.total_s((tree,), uses, period_s)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
@@ -8,7 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridcoll.errors import UsageError
-from gridcoll.topology.clustering import DEFAULT_TOLERANCE, find_clusters
+from gridcoll.topology.clustering import (
+    DEFAULT_TOLERANCE,
+    MOST_FAR_HOSTS,
+    far_nodes_apart,
+    find_clusters,
+)
 from tests.topology.plain_clustering import plain_clusters
 
 # Barchet-Steffenel and Mounié 2006, Table 3: machines, and latencies between clusters in us. The
@@ -270,3 +276,25 @@ def test_as_when_every_latency_is_looked_at_again_over_sites(seed: int) -> None:
         1 + 0.5 * random.random((30, 30))
     )
     assert find_clusters(matrix) == plain_clusters(matrix, DEFAULT_TOLERANCE, 0.0)
+
+
+def matrix_of(latencies_ms: Sequence[Sequence[float]]) -> list[dict[int, float]]:
+    return [{b: ms * 1e-3 for b, ms in enumerate(row)} for row in latencies_ms]
+
+
+def test_hosts_alone_in_their_places_are_no_cluster() -> None:
+    """By Lowekamp's rule, two hosts that are nearest to each other are one, however far apart."""
+    of = matrix_of([[0, 0.1, 17, 10], [0.1, 0, 17, 10], [17, 17, 0, 7.5], [10, 10, 7.5, 0]])
+    assert far_nodes_apart([[0, 1], [2, 3]], of) == [[0, 1], [2], [3]]
+    alone = matrix_of([[0, 9, 10], [9, 0, 9], [10, 9, 0]])
+    assert far_nodes_apart([[0, 1, 2]], alone) == [[0], [1], [2]]
+
+
+def test_hosts_of_a_site_stay_together() -> None:
+    near = matrix_of([[0, 0.2, 0.5], [0.2, 0, 0.5], [0.5, 0.5, 0]])
+    assert far_nodes_apart([[0, 1], [2]], near) == [[0, 1], [2]], "no more than a campus apart"
+    slow_motion = matrix_of([[0, 3, 80], [3, 0, 80], [80, 80, 0]])
+    assert far_nodes_apart([[0, 1], [2]], slow_motion) == [[0, 1], [2]]
+    n = MOST_FAR_HOSTS + 1
+    many = [{b: 9e-3 for b in range(n) if a != b} for a in range(n)]
+    assert far_nodes_apart([list(range(n))], many) == [list(range(n))], "too many links to measure"
