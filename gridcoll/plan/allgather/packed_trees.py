@@ -10,53 +10,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import zip_longest
-from math import inf
-from random import Random
-from typing import NamedTuple
 
 import numpy as np
 
-from gridcoll.constants import LEAST_SAVED_BY_SEGMENTS
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.wires import links_of
 from gridcoll.plan.allgather.trees import (
     Planner,
     candidate,
     is_searched,
-    lane_paths,
     plan_allgather,
 )
-from gridcoll.plan.allgather.ways import BlockTrees, LaneTrees
 from gridcoll.plan.bcast.packed_trees import PACKED_TREES
 from gridcoll.plan.cost import price_plan
 from gridcoll.plan.packed_trees import platform_of
 from gridcoll.plan.plan import Plan
 from gridcoll.plan.registry import Candidate, algorithm
-from gridcoll.plan.tree_search import Parents, is_forest
+from gridcoll.plan.tree_search import Parents
 from gridcoll.plan.tree_walk import DOWNWARDS, UPWARDS, Children, TreeWalk, children_of
 from gridcoll.plan.trees import SMALLEST_SEGMENT
 from gridcoll.topology.units import format_size
 
-BLOCK_SEGMENTS = (1, 2, 4, 8, 16)
-"""Numbers of segments of a block that are tried. Forwarding delays a block by one segment."""
+TOTAL_SEGMENTS = 96
+"""Number of segments of all blocks together, about. Forwarding delays a block by one segment."""
 
-MOST_SEGMENTS = 192
-"""Limit of segments of all blocks together: plans are simulated, and every rank handles all."""
+N_PASSES = 3
 
-N_PASSES = 2
-
-WAITS = (0.5, 0.2, 0.05, 0.01)
-"""Parts of an interface's load that a block is taken to wait for on its way: trees are flat with
-the first, and balance loads with the last."""
-
-MOST_MESSAGES = 150_000
-"""Messages that a search simulates."""
-
-N_SEARCHES = 3
-"""Searches, from the best trees so far; the best of them goes on."""
-
-SWAPS = 0.3
-"""Part of the changes that let two hosts change places. The others move one host."""
+WAITS = (0.5, 0.2)
+"""Parts of an interface's load that a block is taken to wait for on its way. With less, trees are
+deeper and balance loads better; the faster trees in a simulation are taken. With 0.05, and with
+random changes as for broadcasts, simulated times were shorter, but on patchwork real ones 30 %
+longer: all owners send at once, and TCP does not send their messages in the simulated order."""
 
 
 class OwnedTrees:
@@ -101,20 +85,6 @@ class OwnedTrees:
         """Return all owners in one list, the own one last."""
         n = len(self.order)
         return [[(rank + k) % n for k in range(1, n + 1)]]
-
-
-def _over_hosts(trees: BlockTrees, hosts: Sequence[Sequence[int]]) -> tuple[Parents, ...]:
-    """Return the trees over hosts of ``trees``, in which a block enters every host once."""
-    home = {rank: at for at, host in enumerate(hosts) for rank in host}
-    found = []
-    for owner in sorted(home):
-        above = [-1] * len(hosts)
-        for rank, at in home.items():
-            parent = trees.parent(owner, rank)
-            if parent >= 0 and home[parent] != at:
-                above[at] = home[parent]
-        found.append(tuple(above))
-    return tuple(found)
 
 
 class _Loads:
@@ -209,78 +179,6 @@ def grow_trees(
     return tuple(best)
 
 
-class _Found(NamedTuple):
-    """A tree for each owner, the number of segments of each block, and the simulated time."""
-
-    total_s: float
-    trees: tuple[Parents, ...]
-    n_segments: int
-
-
-class _Search:
-    """Finds trees by simulating them: those of `grow_trees`, then random changes of the best."""
-
-    def __init__(self, walk: TreeWalk, n_owners: int, n_bytes: int) -> None:
-        self._walk, self._n_owners, self._n_bytes = walk, n_owners, n_bytes
-        self._draw = Random(n_owners).random  # the same on all ranks
-
-    def _timed(self, trees: tuple[Parents, ...], n_segments: int, most_s: float = inf) -> _Found:
-        uses = [(owner, 0) for _ in range(n_segments) for owner in range(self._n_owners)]
-        return _Found(self._walk.total_s(trees, uses, 0.0, most_s), trees, n_segments)
-
-    def _cost_s(self, found: _Found) -> float:
-        return found.total_s + found.n_segments * self._n_owners * self._walk.overhead_s
-
-    def fastest(self, starts: Sequence[tuple[Parents, ...]]) -> _Found:
-        """Return the fastest trees found."""
-        most = max(min(self._n_bytes // SMALLEST_SEGMENT, MOST_SEGMENTS // self._n_owners), 1)
-        counts = [n for n in BLOCK_SEGMENTS if n <= most]
-
-        def best_of(trees: tuple[Parents, ...]) -> _Found:
-            """Return the fewest segments that take about the least time."""
-            tried = [self._timed(trees, n) for n in counts]
-            least_s = min(map(self._cost_s, tried))
-            return next(
-                each
-                for each in tried
-                if (1 - LEAST_SAVED_BY_SEGMENTS) * self._cost_s(each) <= least_s
-            )
-
-        known = sorted(map(best_of, dict.fromkeys(starts)), key=self._cost_s)
-        part = MOST_MESSAGES // (N_SEARCHES + 1)
-        found = [self._improved(each, part) for each in known[:N_SEARCHES]]
-        best = self._improved(min(found, key=self._cost_s), part)
-        return best_of(best.trees)
-
-    def _improved(self, best: _Found, most_messages: int) -> _Found:
-        """Return what ``best`` becomes by random changes; those that cost time are dropped."""
-        end = self._walk.n_messages + most_messages
-        while self._walk.n_messages < end:
-            which = int(self._draw() * self._n_owners)
-            tree = self._moved(best.trees[which])
-            self._walk.n_messages += 1  # a change that is impossible takes time as well
-            if tree is not None:
-                trees = (*best.trees[:which], tree, *best.trees[which + 1 :])
-                other = self._timed(trees, best.n_segments, best.total_s)
-                best = other if other.total_s <= best.total_s else best
-        return best
-
-    def _moved(self, tree: Parents) -> Parents | None:
-        """Return a tree with one host elsewhere or two exchanged; None if it is none."""
-        host, above = (int(self._draw() * len(tree)) for _ in range(2))
-        swaps = self._draw() < SWAPS
-        if tree[host] < 0 or host == above or (tree[above] < 0 and swaps):
-            return None
-        changed = list(tree)
-        if swaps:
-            places = {host: above, above: host}
-            changed = [places.get(parent, parent) for parent in tree]
-            changed[host], changed[above] = changed[above], changed[host]
-        else:
-            changed[host] = above
-        return tuple(changed) if is_forest(changed) else None
-
-
 def _reversed(model: GridModel) -> GridModel:
     """Return the model with the directions of links interchanged."""
     rows = model.aggregate_bytes_per_s
@@ -303,13 +201,13 @@ def packed_candidates(
     hosts = [host for kind in kinds for host in kind]
     home_of = [at for _, at in sorted((rank, at) for at, host in enumerate(hosts) for rank in host)]
     down = _reversed(model) if upwards else model
-    starts = [grow_trees(down, n_bytes, home_of, wait) for wait in WAITS]
-    starts += [
-        _over_hosts(LaneTrees(model.grid, paths), hosts)
-        for paths in lane_paths(model, n_bytes, upwards=upwards)
-    ]
     walk = TreeWalk(model, platform, n * n_bytes, UPWARDS if upwards else DOWNWARDS)
-    _, parents, n_segments = _Search(walk, n, n_bytes).fastest(starts)
+    n_segments = max(min(TOTAL_SEGMENTS // n, n_bytes // SMALLEST_SEGMENT), 1)
+    uses = [(owner, 0) for _ in range(n_segments) for owner in range(n)]
+    parents = min(
+        (grow_trees(down, n_bytes, home_of, wait) for wait in WAITS),
+        key=lambda trees: walk.total_s(trees, uses, 0.0),
+    )
     trees = OwnedTrees(hosts, parents, [children_of(platform, tree) for tree in parents])
     segment = -(-n_bytes // n_segments)
     predicted_s = price_plan(planner(trees, (n_bytes,) * n, segment, ""), model).makespan_s

@@ -440,19 +440,6 @@ def _paced(planner: Planner, model: GridModel, n_bytes: int) -> Planner:
     return plan
 
 
-DETOURS = ("over nearer clusters", "around busy links")
-
-
-def lane_paths(model: GridModel, n_bytes: int, *, upwards: bool = False) -> list[Paths]:
-    """Return the paths of lanes: straight to each cluster, and by each of `DETOURS`.
-
-    The latter are empty if they are straight, too.
-    """
-    one_way_s = model.gap_and_one_way_s(np.array([float(n_bytes)]))[1][..., 0]
-    nearest = nearest_paths(one_way_s.T if upwards else one_way_s)
-    return [(), nearest, balanced_paths(model, n_bytes, upwards=upwards)]
-
-
 def _lanes(model: GridModel, n_bytes: int, planner: Planner, *, upwards: bool) -> list[Candidate]:
     """Return lanes: a block enters each other cluster and host once; members take turns."""
     grid = model.grid
@@ -472,7 +459,10 @@ def _lanes(model: GridModel, n_bytes: int, planner: Planner, *, upwards: bool) -
     found = _segmented(
         "lanes", how, lambda: LaneTrees(grid), costs, totals_s, paced, _intervals(grid)
     )
-    for paths, where in zip(lane_paths(model, n_bytes, upwards=upwards)[1:], DETOURS, strict=True):
+    one_way_s = model.gap_and_one_way_s(np.array([float(n_bytes)]))[1][..., 0]
+    nearest = nearest_paths(one_way_s.T if upwards else one_way_s)
+    around = balanced_paths(model, n_bytes, upwards=upwards)
+    for paths, where in ((nearest, "over nearer clusters"), (around, "around busy links")):
         if paths:
             found += _segmented(
                 "lanes",
