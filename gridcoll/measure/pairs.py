@@ -35,9 +35,11 @@ LARGEST_BYTES = 1 << 20
 """Largest size, measured where time is not in proportion to size because of windows or a handshake.
 Pipelines may use messages up to this size."""
 
-LEAST_TRAIN_S, LONG_TRAIN_S = 10e-3, 40e-3
-"""A train should last at least this long; or at least a round trip, to show a window. If longer
-messages have shown that, the latter is enough: what passes in a burst is a small part of it."""
+LEAST_TRAIN_S = 10e-3
+"""A train should last at least this long, and a round trip, to show a window."""
+
+LONG_TRAIN_S = 40e-3
+"""This is enough if longer messages have shown the window: bursts are a small part of it."""
 
 MOST_MESSAGES = 256
 
@@ -368,8 +370,10 @@ class _Link:
         If they do not, the handshake of each may limit them, and longer ones are faster.
         """
         shorter = max(size for size in self.gaps_s if size < n_bytes)
-        expected_s = self.gaps_s[shorter] * n_bytes / max(shorter, 1)
-        return shorter > 0 and is_near(expected_s, self.gaps_s[n_bytes], AGREEMENT_OF_BOTH)
+        if not shorter:
+            return False
+        expected_s = self.gaps_s[shorter] * n_bytes / shorter
+        return is_near(expected_s, self.gaps_s[n_bytes], AGREEMENT_OF_BOTH)
 
     def _lower_bound_s(self, n_bytes: int) -> float:
         """Return a lower bound of the gap, from longer messages; 0 if there are none.

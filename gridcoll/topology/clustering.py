@@ -290,8 +290,8 @@ FAR_S = 2.5e-3
 """No two hosts of a site are that far apart."""
 
 NEAR_PART = 0.3
-"""Hosts of a site are nearer to each other than this part of the latency to the nearest other host,
-also where time is dilated."""
+"""Hosts of a site are nearer to each other than this part of the latency to any other host, also
+where time is dilated."""
 
 MOST_FAR_HOSTS = 6
 """Only groups of at most so many nodes are split: links of many lone hosts would take long to

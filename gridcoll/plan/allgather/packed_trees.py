@@ -3,7 +3,8 @@
 Every block is a broadcast, and all broadcasts share interfaces and links. Trees are grown one after
 another, edge by edge: the next edge is the one that ends first with the load so far. Then each tree
 is grown again with the load of all others, in `N_PASSES` passes in all; the best trees are kept.
-Hosts with slow interfaces forward nothing, and trees avoid thin links.
+Hosts with slow interfaces forward nothing, and trees avoid thin links. The edges connect hosts: a
+host hands a block to its other ranks.
 """
 
 from __future__ import annotations
@@ -15,12 +16,7 @@ import numpy as np
 
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.wires import links_of
-from gridcoll.plan.allgather.trees import (
-    Planner,
-    candidate,
-    is_searched,
-    plan_allgather,
-)
+from gridcoll.plan.allgather.trees import Planner, candidate, is_searched, plan_allgather
 from gridcoll.plan.bcast.packed_trees import PACKED_TREES
 from gridcoll.plan.cost import price_plan
 from gridcoll.plan.packed_trees import platform_of
@@ -187,6 +183,7 @@ def _reversed(model: GridModel) -> GridModel:
         tuple(zip(*model.links, strict=True)),
         relay_gap=model.relay_gap,
         aggregate_bytes_per_s=tuple(zip(*rows, strict=True)) if rows else (),
+        uplink_bytes_per_s=model.uplink_bytes_per_s,
     )
 
 

@@ -13,7 +13,7 @@ from gridcoll.model.bounds import limit_s
 from gridcoll.model.gridmodel import GridModel, declared_model
 from gridcoll.model.tree_packing import Platform
 from gridcoll.model.wires import wires_from_spec
-from gridcoll.plan.allgather.packed_trees import OwnedTrees, grow_trees
+from gridcoll.plan.allgather.packed_trees import OwnedTrees, _reversed, grow_trees
 from gridcoll.plan.allgather.trees import plan_allgather
 from gridcoll.plan.check import check_plan
 from gridcoll.plan.choose import choose
@@ -120,6 +120,24 @@ def test_on_a_patchwork_it_comes_near_the_limit(collective: str, most: float) ->
     winner = choose(collective, unlike_model(), 1 << 16, 0, grid_only=True).winner
     assert winner.name == "packed-trees"
     assert 1 <= (winner.predicted_s or 0) / limit_s(collective, wires, 1 << 16) <= most
+
+
+@pytest.mark.parametrize("upwards", [False, True])
+def test_thin_uplinks_carry_little_more_than_they_must(upwards: bool) -> None:
+    """Four blocks have to leave. With a wide uplink, ten or more leave, or are handed on."""
+    text = SHARED.replace("70 Mbit/s", "40 Mbit/s").replace("50 Mbit/s", "100 Mbit/s")
+    spec = parse_gridfile(text.replace("30 Mbit/s", "400 Mbit/s"))
+    model = declared_model(spec, spec.rank_hosts())
+    home_of = hosts_of(model)[2]
+    trees = grow_trees(_reversed(model) if upwards else model, 1 << 18, home_of, 0.2)
+    behind = {home_of[rank] for rank in model.grid.clusters[1].ranks}
+    leaving = [
+        host
+        for tree in trees
+        for host, parent in enumerate(tree)
+        if parent in behind and host not in behind
+    ]
+    assert len(leaving) <= 7
 
 
 def test_rivals_of_searched_trees_are_simulated_too() -> None:
