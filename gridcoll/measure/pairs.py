@@ -261,7 +261,7 @@ class _Link:
 
     def sample(self, n_bytes: int) -> Sample:
         """Measure the gap by trains, the one-way time by a lone message, and the overheads."""
-        exchanged = self._exchanged.pop(n_bytes) if n_bytes in self._exchanged else None
+        exchanged = self._exchanged.pop(n_bytes, None)
         lone_s, send_s, recv_s = exchanged or self.exchange(n_bytes)
         for _ in range(EXTRA_EXCHANGES):
             if not self.channel.agree(int(lone_s < SHORT_TRIP_S)) or not self.affords(8 * n_bytes):

@@ -287,7 +287,7 @@ class Groups:
 
 
 FAR_S = 2.5e-3
-"""No two hosts of a site are that far apart."""
+"""No two hosts of a site are that far apart: 500 km of fibre, one way."""
 
 NEAR_PART = 0.3
 """Hosts of a site are nearer to each other than this part of the latency to any other host, also

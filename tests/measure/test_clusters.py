@@ -6,8 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
-from gridcoll.measure.clusters import _cluster, certain_latency, name_clusters, resolution
+from gridcoll.measure import clusters, landmarks
+from gridcoll.measure.clusters import (
+    _cluster,
+    certain_latency,
+    find_groups,
+    name_clusters,
+    resolution,
+)
+from gridcoll.topology.landmarks import Grouping
 
 
 def passes_of(labels: Sequence[int], medians: Sequence[float], far_s: float) -> list[np.ndarray]:
@@ -75,3 +84,21 @@ def test_resolution() -> None:
 )
 def test_clusters_are_named_after_their_hosts(hosts: list[list[str]], names: list[str]) -> None:
     assert name_clusters(hosts) == names
+
+
+FAR_APART_S = np.array([[0, 1e-4, 17e-3, 10e-3], [1e-4, 0, 17e-3, 10e-3],
+                        [17e-3, 17e-3, 0, 7.5e-3], [10e-3, 10e-3, 7.5e-3, 0]])  # fmt: skip
+"""A site of two hosts, and two lone hosts that are nearest to each other."""
+
+
+def test_a_full_discovery_keeps_lone_hosts_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "_latency_pass", lambda *_: np.stack([FAR_APART_S] * 2))
+    assert find_groups(MPI.COMM_SELF, range(4), 0.3) == [[0, 1], [2], [3]]
+
+
+def test_a_quick_start_keeps_lone_hosts_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    latencies_s = [dict(enumerate(row)) for row in FAR_APART_S.tolist()]
+    found = Grouping([[0, 1], [2, 3]], 0, 0, 0, 0, latencies_s)
+    monkeypatch.setattr(landmarks, "group_nodes", lambda *_: found)
+    groups = landmarks.find_groups_by_landmarks(MPI.COMM_SELF, range(4), 0.3)
+    assert groups == [[0, 1], [2], [3]]

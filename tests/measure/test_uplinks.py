@@ -388,7 +388,7 @@ def test_the_best_half_of_a_run_counts(
 
 
 def test_windows_that_open_one_after_another_are_no_uplink(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Far flows begin when near ones end soon: in no half of the run do all carry what they can."""
+    """Near flows end while far ones still begin: in no half of a run do all carry what they can."""
     alone: list[list[int]] = []
 
     def sent(

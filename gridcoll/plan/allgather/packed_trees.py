@@ -10,13 +10,15 @@ host hands a block to its other ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import zip_longest
 
 import numpy as np
 
 from gridcoll.model.gridmodel import GridModel
+from gridcoll.model.tree_packing import Platform
 from gridcoll.model.wires import links_of
-from gridcoll.plan.allgather.trees import Planner, candidate, is_searched, plan_allgather
+from gridcoll.plan.allgather.trees import Planner, candidate, is_simulated, plan_allgather
 from gridcoll.plan.bcast.packed_trees import PACKED_TREES
 from gridcoll.plan.cost import price_plan
 from gridcoll.plan.packed_trees import platform_of
@@ -178,25 +180,29 @@ def grow_trees(
 def _reversed(model: GridModel) -> GridModel:
     """Return the model with the directions of links interchanged."""
     rows = model.aggregate_bytes_per_s
-    return GridModel(
-        model.grid,
-        tuple(zip(*model.links, strict=True)),
-        relay_gap=model.relay_gap,
+    return replace(
+        model,
+        links=tuple(zip(*model.links, strict=True)),
         aggregate_bytes_per_s=tuple(zip(*rows, strict=True)) if rows else (),
-        uplink_bytes_per_s=model.uplink_bytes_per_s,
     )
+
+
+def hosts_of(model: GridModel) -> tuple[Platform, list[tuple[int, ...]], list[int]]:
+    """Return the platform of ``model``, the ranks of each host, and the host of each rank."""
+    platform, kinds = platform_of(model)
+    hosts = [host for kind in kinds for host in kind]
+    home = {rank: at for at, host in enumerate(hosts) for rank in host}
+    return platform, hosts, [home[rank] for rank in range(model.grid.n_ranks)]
 
 
 def packed_candidates(
     model: GridModel, n_bytes: int, planner: Planner, *, upwards: bool = False
 ) -> list[Candidate]:
     """Return one candidate, priced by simulation; none if it does not apply."""
-    if not is_searched(model, n_bytes):
+    if not is_simulated(model, n_bytes):
         return []
     n = model.grid.n_ranks
-    platform, kinds = platform_of(model)
-    hosts = [host for kind in kinds for host in kind]
-    home_of = [at for _, at in sorted((rank, at) for at, host in enumerate(hosts) for rank in host)]
+    platform, hosts, home_of = hosts_of(model)
     down = _reversed(model) if upwards else model
     walk = TreeWalk(model, platform, n * n_bytes, UPWARDS if upwards else DOWNWARDS)
     n_segments = max(min(TOTAL_SEGMENTS // n, n_bytes // SMALLEST_SEGMENT), 1)

@@ -323,16 +323,16 @@ def price_leaders(model: GridModel, n_bytes: int, shape: str) -> float:
     return latest_s
 
 
-MOST_SEARCHED_RANKS = 40
-"""Limit of ranks of a search, since every rank grows all trees and simulates plans."""
+MOST_SIMULATED_RANKS = 40
+"""Limit of ranks, since every rank grows all trees and simulates plans."""
 
 MOST_SIMULATED_MESSAGES = 8_000
 """Limit of messages of a plan that is simulated: about 0.2 s."""
 
 
-def is_searched(model: GridModel, n_bytes: int) -> bool:
-    """Whether trees of blocks of ``n_bytes`` are searched by simulation (`PACKED_TREES`)."""
-    is_small = 2 < model.grid.n_ranks <= MOST_SEARCHED_RANKS
+def is_simulated(model: GridModel, n_bytes: int) -> bool:
+    """Whether plans for blocks of ``n_bytes`` are simulated, those down one tree per owner too."""
+    is_small = 2 < model.grid.n_ranks <= MOST_SIMULATED_RANKS
     return is_small and n_bytes >= LEAST_BYTES and model.n_clusters > 1 and is_unlike(model)
 
 
@@ -400,12 +400,12 @@ def _segmented(
 
 
 def _simulated(found: list[Candidate], model: GridModel, n_bytes: int) -> list[Candidate]:
-    """Return ``found``, the fastest of them with its simulated time where trees are searched.
+    """Return ``found``, the fastest of them with its simulated time where plans are simulated.
 
-    Beside trees that were chosen by simulation, a price by formula that is too low would win: on
-    grids of unlike parts, it was up to 1.4 times too low.
+    Beside trees that are priced by simulation, a formula that is too low would win: on grids of
+    unlike parts, some were 1.4 times too low.
     """
-    if not found or not is_searched(model, n_bytes):
+    if not found or not is_simulated(model, n_bytes):
         return found
     fastest = min(found, key=lambda each: each.predicted_s or 0.0)
     n = model.grid.n_ranks

@@ -11,14 +11,12 @@ from hypothesis import strategies as st
 
 from gridcoll.model.bounds import limit_s
 from gridcoll.model.gridmodel import GridModel, declared_model
-from gridcoll.model.tree_packing import Platform
 from gridcoll.model.wires import wires_from_spec
-from gridcoll.plan.allgather.packed_trees import OwnedTrees, _reversed, grow_trees
+from gridcoll.plan.allgather.packed_trees import OwnedTrees, _reversed, grow_trees, hosts_of
 from gridcoll.plan.allgather.trees import plan_allgather
 from gridcoll.plan.check import check_plan
 from gridcoll.plan.choose import choose
 from gridcoll.plan.cost import price_plan
-from gridcoll.plan.packed_trees import platform_of
 from gridcoll.plan.reduce_scatter.mirror import plan_reduce_scatter
 from gridcoll.plan.registry import REGISTRIES, Candidate
 from gridcoll.plan.tree_search import Parents
@@ -28,14 +26,6 @@ from tests.plan.grids import unlike_model
 from tests.plan.test_packed_trees import unlike_grids
 
 HOSTFILES = Path(__file__).parents[3] / "hostfiles"
-
-
-def hosts_of(model: GridModel) -> tuple[Platform, list[tuple[int, ...]], list[int]]:
-    """Return the platform of ``model``, the ranks of each host, and the host of each rank."""
-    platform, kinds = platform_of(model)
-    hosts = [host for kind in kinds for host in kind]
-    home = {rank: at for at, host in enumerate(hosts) for rank in host}
-    return platform, hosts, [home[rank] for rank in sorted(home)]
 
 
 def owned(model: GridModel, parents: Sequence[Parents]) -> OwnedTrees:
@@ -140,7 +130,7 @@ def test_thin_uplinks_carry_little_more_than_they_must(upwards: bool) -> None:
     assert len(leaving) <= 7
 
 
-def test_rivals_of_searched_trees_are_simulated_too() -> None:
+def test_rivals_are_simulated_too() -> None:
     """A formula that is too low would win against them."""
     spec = parse_gridfile(SHARED)
     model = declared_model(spec, spec.rank_hosts())
