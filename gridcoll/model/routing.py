@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from gridcoll.model.plogp import FloatArray
 from gridcoll.topology.grid import Grid
 
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 TOLERANCE = 0.01
 """The result is at most this fraction above the optimum."""
@@ -168,8 +170,8 @@ def find_routes(
         busiest = np.zeros_like(loads_s)
         busiest[int(np.argmax(loads_s))] = 1.0
         return Routes(direct, direct_s, direct_s, direct_s, busiest)
-    shares, least_s, prices = _solve(network, direct_s, tolerance)
-    shares = _rounded(shares, network.allowed)
+    shares, least_s, prices = solve(network, direct_s, tolerance)
+    shares = rounded_shares(shares, network.allowed)
     busy_s = float(network.busy_s(shares).max())
     if busy_s >= direct_s:
         shares, busy_s = direct, direct_s
@@ -254,9 +256,26 @@ def least_exchange_s(
     return network.least_by_any_s(prices) + float(prices @ idle_s)
 
 
-def _solve(
-    network: _Network, scale_s: float, tolerance: float
-) -> tuple[FloatArray, float, FloatArray]:
+class Game(Protocol):
+    """Shares of routes against conditions: how long resources are busy is linear in the shares."""
+
+    allowed: BoolArray
+    direct: BoolArray
+    """(C, C, C) arrays. The routes that may be used, and the direct ones among them."""
+    fixed_s: FloatArray
+    """(R,) array. What each condition takes without the data on these routes."""
+
+    def busy_s(self, shares: FloatArray) -> FloatArray:
+        """Return what each condition takes, (R,)."""
+
+    def route_prices(self, prices: FloatArray) -> FloatArray:
+        """Return the cost of each route, (C, C, C), at ``prices`` per second of each condition."""
+
+    def least_s(self, prices: FloatArray) -> float:
+        """Return a lower bound of the largest condition, given ``prices`` that add up to 1."""
+
+
+def solve(network: Game, scale_s: float, tolerance: float) -> tuple[FloatArray, float, FloatArray]:
     """Return near-optimal shares, a lower bound in seconds, and the prices that prove it."""
     allowed = network.allowed
     even = allowed / np.maximum(allowed.sum(axis=2, keepdims=True), 1)
@@ -322,7 +341,7 @@ def _divergence(p: FloatArray, q: FloatArray) -> float:
     return float((p * (np.log(np.maximum(p, 1e-300)) - np.log(np.maximum(q, 1e-300)))).sum())
 
 
-def _rounded(shares: FloatArray, allowed: np.ndarray) -> FloatArray:
+def rounded_shares(shares: FloatArray, allowed: BoolArray) -> FloatArray:
     """Round to multiples of 1 / `SHARE_STEPS` that add up to 1; the largest remainders go up."""
     wanted = np.where(allowed, shares * SHARE_STEPS, 0.0)
     steps = np.floor(wanted + 1e-6)

@@ -215,22 +215,28 @@ def retransmission_s(model: GridModel, n_bytes: int) -> float:
     grid = model.grid
     if model.n_clusters == 1 or grid.n_ranks > MOST_PACED_RANKS:
         return 0.0
-    sizes, n_hosts = np.array(grid.ranks_per_cluster), np.array(grid.hosts_per_cluster)
-    leaves_bytes = sizes * (grid.n_ranks - sizes) * float(n_bytes)
+    sizes = np.array(grid.ranks_per_cluster)
+    link_bytes = np.outer(sizes, sizes) * float(n_bytes)
+    np.fill_diagonal(link_bytes, 0.0)
+    return RETRANSMISSION_S if overflows(model, link_bytes) else 0.0
+
+
+def overflows(model: GridModel, link_bytes: FloatArray) -> bool:
+    """Whether a queue overflows if hosts send ``link_bytes`` between clusters, (C, C), at once."""
+    n_hosts, leaves_bytes = np.array(model.grid.hosts_per_cluster), link_bytes.sum(axis=1)
     # The uplink of a single host is its interface: messages wait there and are not lost.
-    overflows = (leaves_bytes > _room_bytes(model.uplinks)) & (n_hosts > 1)
-    if overflows.any():
-        return RETRANSMISSION_S
+    if ((leaves_bytes > _room_bytes(model.uplinks)) & (n_hosts > 1)).any():
+        return True
     if not model.aggregate_bytes_per_s:
-        return 0.0  # what several flows get together is not known
+        return False  # what several flows get together is not known
     # Flows that windows limit do not fill queues. Blocks for other clusters share the interfaces.
     hosts_send = n_hosts * model.flow_bytes_per_s.diagonal()
-    to_each = sizes / np.maximum(grid.n_ranks - sizes, 1)[:, None] * hosts_send[:, None]
-    links = model.link_bytes_per_s
-    queued_bytes = np.outer(sizes, sizes) * float(n_bytes) * np.maximum(1 - links / to_each, 0.0)
-    overflows = (queued_bytes > _room_bytes(links)) & ~model.windows_limit
-    np.fill_diagonal(overflows, False)
-    return RETRANSMISSION_S if overflows.any() else 0.0
+    parts = link_bytes / np.maximum(leaves_bytes, 1.0)[:, None]
+    links, to_each = model.link_bytes_per_s, np.maximum(parts * hosts_send[:, None], 1e-9)
+    queued_bytes = link_bytes * np.maximum(1 - links / to_each, 0.0)
+    too_many = (queued_bytes > _room_bytes(links)) & ~model.windows_limit
+    np.fill_diagonal(too_many, False)
+    return bool(too_many.any())
 
 
 def _room_bytes(bytes_per_s: FloatArray) -> FloatArray:

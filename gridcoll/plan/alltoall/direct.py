@@ -23,6 +23,12 @@ from gridcoll.plan.alltoall.messages import (
     messages_of,
     rows_to_each,
 )
+from gridcoll.plan.alltoall.relayed import (
+    MOST_ORDERED_RANKS,
+    at_once_candidates,
+    direct_shares,
+)
+from gridcoll.plan.alltoall.spread import has_unlike_wires
 from gridcoll.plan.ops import Copy, Op, Recv, Send
 from gridcoll.plan.plan import Plan, Program, Programs
 from gridcoll.plan.registry import Candidate, algorithm, alias
@@ -241,7 +247,12 @@ def _farthest_first(model: GridModel, n_bytes: int, root: int) -> list[Candidate
 
     clusters = [cluster.ranks for cluster in model.grid.clusters]
     plan = partial(plan_farthest_first, clusters, far_order(model))
-    return with_pieces("farthest-first", label, model, messages_of, n_bytes, plan)
+    found = with_pieces("farthest-first", label, model, messages_of, n_bytes, plan)
+    if n_bytes and model.grid.n_ranks <= MOST_ORDERED_RANKS and has_unlike_wires(model):
+        direct = direct_shares(model)
+        label = "every block to its receiver"
+        found += at_once_candidates("farthest-first", label, model, direct, n_bytes)
+    return found
 
 
 @algorithm(

@@ -14,18 +14,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise, product, repeat
 from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 
-from gridcoll.constants import DETOUR_GAIN, LINK_PACE
+from gridcoll.constants import DETOUR_GAIN, LINK_PACE, SHORTEST_PACED_BYTES
 from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.model.plogp import FloatArray
+from gridcoll.model.quickest_routes import MOST_CLUSTERS, quickest_routes
 from gridcoll.model.routing import busy_s, whole_parts
-from gridcoll.plan.alltoall.cost import MOST_PACED_RANKS, price_messages_s
+from gridcoll.plan.alltoall.cost import MOST_PACED_RANKS, overflows, price_messages_s
 from gridcoll.plan.alltoall.exchange import exchange_plan, keep_own
 from gridcoll.plan.alltoall.messages import IntArray, Messages, messages_of, rows_table
 from gridcoll.plan.ops import Chunk, Op, Recv, Send
@@ -45,6 +46,9 @@ LONGEST_PART = 1 << 16
 
 LEAST_SPREAD = 0.25
 """Blocks are spread over at least this fraction of the time, even if their paths are long."""
+
+MOST_ORDERED_RANKS = 64
+"""With more ranks, only one order of the parts is priced, which then takes 0.1 to 0.2 s."""
 
 MOST_PRICED = 8000
 """Limit of messages to price. So many take some 20 ms."""
@@ -302,70 +306,104 @@ def relayed_messages(parts: Sequence[Part]) -> tuple[Messages, FloatArray]:
     return messages, np.array(due_s)
 
 
+def longest_way_first(
+    model: GridModel, n_bytes: int, paced: bool, parts: Sequence[Part]
+) -> tuple[Part, ...]:
+    """Return ``parts`` in the order of how long each takes from its source, the longest first.
+
+    That is the latency of its way and the time on links, with the parts that follow it on the same
+    link: a thin link must begin early. Every part is due at once (Jackson's rule: the job with the
+    longest time after the machine goes first).
+    """
+    cluster_of, rates, latency_s = model.grid.cluster_of, model.link_bytes_per_s, model.latency_s
+    remaining_s = [0.0] * len(parts)
+    second: dict[tuple[int, int], list[int]] = {}
+    first: dict[tuple[int, int], list[int]] = {}
+    for k, part in enumerate(parts):
+        a, b = cluster_of[part.source], cluster_of[part.target]
+        if part.relay >= 0:
+            c = cluster_of[part.relay]
+            second.setdefault((c, b), []).append(k)
+            first.setdefault((a, c), []).append(k)
+        else:
+            first.setdefault((a, b), []).append(k)
+    for hops in (second, first):
+        for (a, b), numbers in hops.items():
+            per_byte_s = 0.0 if a == b else 1.0 / float(rates[a, b])
+            least_s = 0.0
+            # What has the longest way behind this link passes it first; go from the last to it.
+            for k in sorted(numbers, key=lambda k: (remaining_s[k], -k)):
+                least_s = max(remaining_s[k], least_s) + per_byte_s * n_bytes / parts[k].of
+                remaining_s[k] = least_s + float(latency_s[a, b])
+    order = sorted(range(len(parts)), key=lambda k: (-remaining_s[k], k))
+    longest_s = remaining_s[order[0]] if paced and parts else 0.0
+    return tuple(
+        parts[k]._replace(due_s=LINK_PACE * max(longest_s - remaining_s[k], 0.0)) for k in order
+    )
+
+
+def may_overflow(model: GridModel, parts: Sequence[Part], n_bytes: int) -> bool:
+    """Whether a queue overflows if all ``parts`` are sent at once."""
+    cluster_of, loads = model.grid.cluster_of, np.zeros((model.n_clusters,) * 2)
+    for part in parts:
+        hops = [cluster_of[part.source], cluster_of[part.target]]
+        if part.relay >= 0:
+            hops.insert(1, cluster_of[part.relay])
+        for hop in pairwise(hops):
+            loads[hop] += n_bytes / part.of
+    np.fill_diagonal(loads, 0.0)
+    return overflows(model, loads)
+
+
 @algorithm(
     "alltoall",
     "relayed",
-    "long blocks where some links are much thinner than others, shorter ones where some ways are "
-    "much longer than others",
-    "gridcoll; concurrent flow (Shahrokhi and Matula 1990) by mirror prox",
+    "where some links are much thinner or some ways much longer than others",
+    "gridcoll; concurrent flow (Shahrokhi and Matula 1990) over time, by mirror prox",
 )
 def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     grid = model.grid
     if model.n_clusters < 3 or grid.n_ranks > MOST_PACED_RANKS or not n_bytes:
         return []
-    found = _over_shorter_paths(model, n_bytes)
-    routes = model.exchange_routes
+    few = model.n_clusters <= MOST_CLUSTERS
+    routes = quickest_routes(model, n_bytes) if few else model.exchange_routes
     if routes.gain < DETOUR_GAIN:
-        return found
-    label = f"{routes.gain:.2g} times the direct way's throughput, {_describe(grid, routes.shares)}"
-    found.append(spread_candidate("relayed", label, model, routes.shares, n_bytes))
-    if n_bytes <= LONGEST_PART:
+        return []
+    label = f"{routes.gain:.2g} times as fast as the direct way, {_describe(grid, routes.shares)}"
+    found = []
+    if grid.n_ranks <= MOST_ORDERED_RANKS or n_bytes >= SHORTEST_PACED_BYTES:
+        found.append(spread_candidate("relayed", label, model, routes.shares, n_bytes))
+    if grid.n_ranks <= MOST_ORDERED_RANKS and n_bytes <= LONGEST_PART:
         order = f"{label}, what is relayed first"
         found.append(
             spread_candidate("relayed", order, model, routes.shares, n_bytes, relayed_first)
         )
+    if grid.n_ranks <= MOST_ORDERED_RANKS or n_bytes < SHORTEST_PACED_BYTES:
+        found += at_once_candidates("relayed", label, model, routes.shares, n_bytes)
     return found
 
 
-def _over_shorter_paths(model: GridModel, n_bytes: int) -> list[Candidate]:
-    """Return blocks over shorter paths through a third cluster; those with the longest leave first.
+def at_once_candidates(
+    name: str, label: str, model: GridModel, shares: FloatArray, n_bytes: int
+) -> list[Candidate]:
+    """Return a candidate that sends all parts at once, the longest way first.
 
-    None if they are so long that links of that cluster are busy for longer than this saves.
+    None if queues would overflow.
     """
-    one_way_s = model.gap_and_one_way_s(np.array([float(n_bytes)]))[1][..., 0]
-    via_s = one_way_s[:, None, :] + one_way_s.T[None, :, :]  # from a to b through c
-    every = np.arange(model.n_clusters)
-    via_s[every, :, every] = via_s[:, every, every] = np.inf
-    nearest, least_s = via_s.argmin(axis=2), via_s.min(axis=2)
-    is_nearer = (DETOUR_GAIN * least_s < one_way_s) & ~np.eye(model.n_clusters, dtype=bool)
-    # Relayed blocks must not occupy a thin link for longer than the shorter path saves.
-    sizes = np.array(model.grid.ranks_per_cluster, float)
-    added_bytes = np.zeros_like(one_way_s)
-    for a, b in np.argwhere(is_nearer):
-        for hop in ((a, nearest[a, b]), (nearest[a, b], b)):
-            added_bytes[hop] += sizes[a] * sizes[b] * n_bytes
-    added_s = added_bytes / model.link_bytes_per_s
-    for a, b in np.argwhere(is_nearer):
-        longest_s = max(added_s[a, nearest[a, b]], added_s[nearest[a, b], b])
-        is_nearer[a, b] = longest_s < one_way_s[a, b] - least_s[a, b]
-    if not is_nearer.any():
+    if n_bytes > LONGEST_PART:
         return []
-    shares = np.zeros_like(via_s)
-    a, b = np.nonzero(~np.eye(model.n_clusters, dtype=bool))
-    shares[a, b, np.where(is_nearer, nearest, every[None])[a, b]] = 1.0
-    cluster_of = model.grid.cluster_of
-    paths_s = np.where(is_nearer, least_s, one_way_s)
+    paced = may_overflow(model, parts_of(model, shares, n_bytes, 1), n_bytes)
+    order = partial(longest_way_first, model, n_bytes, paced)
+    full_label = f"{label}, the longest way first"
+    return [spread_candidate(name, full_label, model, shares, n_bytes, order)]
 
-    def farthest_first(parts: Sequence[Part]) -> tuple[Part, ...]:
-        return tuple(
-            part._replace(due_s=0.0)
-            for part in sorted(
-                parts, key=lambda part: -paths_s[cluster_of[part.source], cluster_of[part.target]]
-            )
-        )
 
-    label = f"the nearer way, {_describe(model.grid, shares)}"
-    return [spread_candidate("relayed", label, model, shares, n_bytes, farthest_first)]
+def direct_shares(model: GridModel) -> FloatArray:
+    """Return the shares of routes, (C, C, C), with which no block is relayed."""
+    every = np.arange(model.n_clusters)
+    shares = np.zeros((model.n_clusters,) * 3)
+    shares[:, every, every] = ~np.eye(model.n_clusters, dtype=bool)
+    return shares
 
 
 def spread_candidate(

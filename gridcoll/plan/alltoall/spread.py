@@ -13,7 +13,7 @@ import numpy as np
 from gridcoll.constants import SHORTEST_PACED_BYTES, THIN_LINK
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.alltoall.cost import MOST_PACED_RANKS
-from gridcoll.plan.alltoall.relayed import spread_candidate
+from gridcoll.plan.alltoall.relayed import direct_shares, spread_candidate
 from gridcoll.plan.pacing import thin_links
 from gridcoll.plan.registry import Candidate, algorithm
 
@@ -41,7 +41,4 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     if n_bytes < SHORTEST_PACED_BYTES or not has_unlike_wires(model):
         return []
     label = "parts of every block, evenly over the time of the busiest wire"
-    every = np.arange(model.n_clusters)
-    shares = np.zeros((model.n_clusters,) * 3)
-    shares[:, every, every] = ~np.eye(model.n_clusters, dtype=bool)
-    return [spread_candidate("spread", label, model, shares, n_bytes)]
+    return [spread_candidate("spread", label, model, direct_shares(model), n_bytes)]
