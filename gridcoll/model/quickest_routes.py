@@ -86,8 +86,9 @@ class _TimedNetwork:
             which: BoolArray,
         ) -> None:  # fmt: skip
             if np.isfinite(rate).any():
-                each = resource, route, loads / rate, before_s, after_s
-                uses.append(tuple(column[which] for column in each))  # type: ignore[arg-type]
+                takes_s = loads[which] / rate[which]
+                ends_s = before_s[which], after_s[which]
+                uses.append((resource[which], route[which], takes_s, *ends_s))
 
         everything = np.ones(len(a), bool)
         use(a * n + c, link_bytes_per_s[a, c], no_s, whole_s, everything)
@@ -176,10 +177,12 @@ def find_quickest_routes(
     path_s[:, every, every] = latency_s
     path_s[every, :, every] = np.inf  # no detour begins in its own cluster
     rates = link_bytes_per_s, host_bytes_per_s, uplink_bytes_per_s, latency_s
-    plain = _TimedNetwork(demand, *rates, np.ones((n, n, n), bool))
+    # Of the direct routes only: a condition counts even if nothing takes its routes.
+    straight = np.zeros((n, n, n), bool)
+    straight[:, every, every] = True
+    plain = _TimedNetwork(demand, *rates, straight)
     all_direct = plain.direct.astype(float)
-    # Of the direct routes only, since others that carry nothing must not count.
-    direct_s = float(_TimedNetwork(demand, *rates, plain.direct).busy_s(all_direct).max())
+    direct_s = float(plain.busy_s(all_direct).max())
     needed_s = path_s.min(axis=2)[away].max()
     limits_s = np.unique(np.round(path_s[away[:, :, None] & np.isfinite(path_s)], 6))
     limits_s = limits_s[(limits_s >= needed_s - 1e-6) & (limits_s < direct_s)]

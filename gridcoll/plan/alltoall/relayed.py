@@ -365,32 +365,44 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     grid = model.grid
     if model.n_clusters < 3 or grid.n_ranks > MOST_PACED_RANKS or not n_bytes:
         return []
-    few = model.n_clusters <= MOST_CLUSTERS
-    routes = quickest_routes(model, n_bytes) if few else model.exchange_routes
-    if routes.gain < DETOUR_GAIN:
-        return []
-    label = f"{routes.gain:.2g} times as fast as the direct way, {_describe(grid, routes.shares)}"
+    is_few = grid.n_ranks <= MOST_ORDERED_RANKS
     found = []
-    if grid.n_ranks <= MOST_ORDERED_RANKS or n_bytes >= SHORTEST_PACED_BYTES:
-        found.append(spread_candidate("relayed", label, model, routes.shares, n_bytes))
-    if grid.n_ranks <= MOST_ORDERED_RANKS and n_bytes <= LONGEST_PART:
-        order = f"{label}, what is relayed first"
-        found.append(
-            spread_candidate("relayed", order, model, routes.shares, n_bytes, relayed_first)
-        )
-    if grid.n_ranks <= MOST_ORDERED_RANKS or n_bytes < SHORTEST_PACED_BYTES:
-        found += at_once_candidates("relayed", label, model, routes.shares, n_bytes)
+    if n_bytes >= SHORTEST_PACED_BYTES and model.exchange_routes.gain >= DETOUR_GAIN:
+        routes = model.exchange_routes
+        label = f"{routes.gain:.2g} times the direct way's throughput"
+        found += _by_the_clock(model, label, routes.shares, n_bytes)
+    if model.n_clusters <= MOST_CLUSTERS and (is_few or not found):
+        quickest = quickest_routes(model, n_bytes)
+        if quickest.gain >= DETOUR_GAIN:
+            label = f"{quickest.gain:.2g} times as fast as the direct way"
+            if is_few or n_bytes >= SHORTEST_PACED_BYTES:
+                found += _by_the_clock(model, label, quickest.shares, n_bytes)
+            full_label = f"{label}, {_describe(grid, quickest.shares)}"
+            found += at_once_candidates("relayed", full_label, model, quickest.shares, n_bytes)
+    return found
+
+
+def _by_the_clock(
+    model: GridModel, label: str, shares: FloatArray, n_bytes: int
+) -> list[Candidate]:
+    """Return candidates whose parts leave evenly over the time, in one or two orders."""
+    full_label = f"{label}, {_describe(model.grid, shares)}"
+    found = [spread_candidate("relayed", full_label, model, shares, n_bytes)]
+    if model.grid.n_ranks <= MOST_ORDERED_RANKS and n_bytes <= LONGEST_PART:
+        order = f"{full_label}, what is relayed first"
+        found.append(spread_candidate("relayed", order, model, shares, n_bytes, relayed_first))
     return found
 
 
 def at_once_candidates(
     name: str, label: str, model: GridModel, shares: FloatArray, n_bytes: int
 ) -> list[Candidate]:
-    """Return a candidate that sends all parts at once, the longest way first.
+    """Return a candidate that sends short parts at once, the longest way first.
 
-    None if queues would overflow.
+    Those that overflow a queue leave by the clock, but no later. The order of longer parts would
+    not last: connections share an interface, which sends their packets in turn.
     """
-    if n_bytes > LONGEST_PART:
+    if n_bytes >= SHORTEST_PACED_BYTES:
         return []
     paced = may_overflow(model, parts_of(model, shares, n_bytes, 1), n_bytes)
     order = partial(longest_way_first, model, n_bytes, paced)

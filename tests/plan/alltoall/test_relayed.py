@@ -20,7 +20,12 @@ from gridcoll.model.wires import wires_from_model, wires_from_spec
 from gridcoll.plan import REGISTRIES, Candidate, Plan, Recv, Send, check_plan, choose
 from gridcoll.plan.alltoall.messages import tally
 from gridcoll.plan.alltoall.relayed import (
+    Part,
+    at_once_candidates,
     cut_and_route,
+    direct_shares,
+    longest_way_first,
+    may_overflow,
     n_parts_of,
     parts_of,
     plan_relayed,
@@ -165,7 +170,28 @@ def test_short_blocks_are_relayed_first() -> None:
 
 
 def test_short_blocks_pay_no_second_latency() -> None:
-    assert choose("alltoall", load_model("patchwork"), 8, 0).winner.name != "relayed"
+    """A detour costs 12 ms more, and the thin link would be busy for 0.2 ms more."""
+    spec = parse_gridfile(THIN)
+    model = declared_model(spec, spec.rank_hosts())
+    assert not offered(model, 8)
+    assert not offered(model, 1 << 10)
+    assert offered(model, 1 << 14)
+
+
+THIN = """
+version = 1
+name = "thin"
+clusters = [
+    { name = "a", hosts = 3, nic = "100 Mbit/s" },
+    { name = "b", hosts = 3, nic = "100 Mbit/s" },
+    { name = "c", hosts = 3, nic = "100 Mbit/s" },
+]
+links = [
+    { between = ["a", "b"], latency = "3 ms", rate = "20 Mbit/s" },
+    { between = ["a", "c"], latency = "7 ms", rate = "1 Gbit/s" },
+    { between = ["b", "c"], latency = "8 ms", rate = "1 Gbit/s" },
+]
+"""
 
 
 @pytest.mark.parametrize("grid", ["three-sites", "thin-wan", "two-sites-thin", "one-cluster"])
@@ -237,7 +263,7 @@ def test_relays_take_in_more_as_what_they_hold_leaves() -> None:
 def test_what_is_passed_on_does_not_queue_behind_ones_own() -> None:
     """What is its own, a relay spreads over the time that all takes; what it passes on is not."""
     model = load_model("patchwork")
-    (relayed, _) = offered(model, 1 << 16)
+    relayed = offered(model, 1 << 16)[0]
     assert relayed.build is not None
     assert relayed.predicted_s is not None
     plan = relayed.build(1 << 16)
@@ -245,7 +271,7 @@ def test_what_is_passed_on_does_not_queue_behind_ones_own() -> None:
         sends = [op for op in program if isinstance(op, Send)]
         own = [op.due_us for op in sends if op.chunk.buffer == "input"]
         assert all(op.due_us == 0 for op in sends if op.chunk.buffer == "scratch")
-        assert 0.6 * relayed.predicted_s < max(own) * 1e-6 < relayed.predicted_s
+        assert 0.5 * relayed.predicted_s < max(own) * 1e-6 < relayed.predicted_s
         assert own == sorted(own)
 
 
@@ -286,11 +312,61 @@ def test_longer_blocks_go_the_nearer_way_if_that_saves_more_than_it_takes(
 ) -> None:
     spec = parse_gridfile(DETOUR)
     model = declared_model(spec, spec.rank_hosts())
-    labels = [each.label for each in offered(model, n_bytes)]
-    assert any(label.startswith("the nearer way") for label in labels) == is_chosen
+    assert bool(offered(model, n_bytes)) == is_chosen
     winner = choose("alltoall", model, n_bytes, 0, grid_only=True).winner
     assert (winner.name == "relayed") == is_chosen
     if is_chosen:
         limit_s = alltoall_limit_s(wires_from_spec(spec, spec.rank_hosts()), n_bytes)
         assert winner.predicted_s is not None
         assert winner.predicted_s < 1.3 * limit_s
+
+
+def test_parts_over_thin_links_leave_early() -> None:
+    """Six blocks queue at the thin link; c is farther away, but all of its blocks fit at once."""
+    spec = parse_gridfile(THIN)
+    model = declared_model(spec, spec.rank_hosts())
+    n_bytes = 8 << 10
+    parts = parts_of(model, direct_shares(model), n_bytes, 1)
+    ordered = longest_way_first(model, n_bytes, False, parts)
+    assert sorted(p[:6] for p in ordered) == sorted((*p[:5], p.passed) for p in parts)
+    assert not any(part.due_s for part in ordered)
+    first = [part.target // 3 for part in ordered if part.source == 0]
+    assert first[0] == 1  # 9 blocks take 29 ms and 3, those to c 7
+    assert first[-2:] == [0, 0]  # those inside have the shortest way
+    # Whatever the order, blocks of one link go round its senders.
+    to_b = [part.source for part in ordered if part.source < 3 and part.target // 3 == 1]
+    assert all(len(set(to_b[k : k + 3])) == 3 for k in (0, 3, 6))
+
+
+def test_parts_that_would_overflow_a_queue_leave_by_the_clock() -> None:
+    """And no faster than the link carries them, but for a few percent."""
+    spec = parse_gridfile(THIN)
+    model = declared_model(spec, spec.rank_hosts())
+    shares = direct_shares(model)
+    short, long = 1 << 10, 1 << 15
+    assert not may_overflow(model, parts_of(model, shares, short, 1), short)
+    assert may_overflow(model, parts_of(model, shares, long, 1), long)
+    (at_once,) = at_once_candidates("relayed", "x", model, shares, short)
+    assert at_once.build is not None
+    sends = [op for p in at_once.build(short).programs for op in p if isinstance(op, Send)]
+    assert not any(op.due_us for op in sends)
+    ordered = longest_way_first(model, long, True, parts_of(model, shares, long, 1))
+    due_s = [p.due_s for p in ordered if p.source < 3 and p.target // 3 == 1]
+    apart_s = long / float(model.link_bytes_per_s[0, 1])
+    assert np.diff(due_s) == pytest.approx(LINK_PACE * apart_s)
+    (paced,) = at_once_candidates("relayed", "x", model, shares, long)
+    assert paced.build is not None
+    check_plan(paced.build(long))
+    walked_s = price_plan(paced.build(long), model).makespan_s
+    assert paced.predicted_s == pytest.approx(walked_s, rel=0.05)
+    assert not at_once_candidates("relayed", "x", model, shares, 1 << 20)
+
+
+def test_what_is_relayed_over_a_thin_link_counts_as_its_load() -> None:
+    """Nothing overflows on the direct way; two sites' detours over one link do."""
+    spec = parse_gridfile(THIN)
+    model = declared_model(spec, spec.rank_hosts())
+    n_bytes = 8 << 10
+    direct = [Part(0, 6, 0, 1, -1, 0.0)] * 20
+    assert not may_overflow(model, direct, n_bytes)
+    assert may_overflow(model, [Part(0, 6, 0, 1, 3, 0.0)] * 20, n_bytes)
