@@ -397,14 +397,16 @@ def _by_the_clock(
 def at_once_candidates(
     name: str, label: str, model: GridModel, shares: FloatArray, n_bytes: int
 ) -> list[Candidate]:
-    """Return a candidate that sends short parts at once, the longest way first.
+    """Return a candidate that sends all parts at once, the longest way first.
 
-    Those that overflow a queue leave by the clock, but no later. The order of longer parts would
-    not last: connections share an interface, which sends their packets in turn.
+    Parts that would overflow a queue leave by the clock, none later than it must; but if they are
+    long, there is no such candidate, since the smallest delay would add to the end.
     """
-    if n_bytes >= SHORTEST_PACED_BYTES:
+    if n_bytes > LONGEST_PART:
         return []
     paced = may_overflow(model, parts_of(model, shares, n_bytes, 1), n_bytes)
+    if paced and n_bytes >= SHORTEST_PACED_BYTES:
+        return []
     order = partial(longest_way_first, model, n_bytes, paced)
     full_label = f"{label}, the longest way first"
     return [spread_candidate(name, full_label, model, shares, n_bytes, order)]
