@@ -227,3 +227,21 @@ def test_a_link_that_no_pair_of_hosts_filled_counts_as_wide() -> None:
     links = links_of(replace(model, aggregate_bytes_per_s=rows, origin="measured"))
     assert links[0, 3] == pytest.approx(250e6 / 8, rel=0.02)
     assert links[0, 1] == pytest.approx(60e6 / 8, rel=0.02)
+
+
+def test_an_allreduce_has_no_more_segments_than_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every doubling saves 2 %. A broadcast has as many as take least time."""
+    spec = read_gridfile(HOSTFILES / "patchwork.toml")
+    n_bytes = 1 << 20
+
+    def found(root: int) -> tuple[int, float]:
+        packed = best_packed(declared_model(spec, spec.rank_hosts()), n_bytes, root)
+        assert packed is not None
+        return packed.segment_bytes, packed.total_s
+
+    few, broadcast = found(-1), found(0)
+    monkeypatch.setattr(packed_trees, "MORE_SEGMENTS_GAIN", 0.0)
+    many = found(-1)
+    assert few[0] > many[0]
+    assert few[1] <= many[1] / 0.98 ** np.log2(few[0] / many[0])
+    assert found(0) == broadcast
