@@ -275,21 +275,21 @@ class Game(Protocol):
         """Return a lower bound of the largest condition, given ``prices`` that add up to 1."""
 
 
-def solve(network: Game, scale_s: float, tolerance: float) -> tuple[FloatArray, float, FloatArray]:
+def solve(game: Game, scale_s: float, tolerance: float) -> tuple[FloatArray, float, FloatArray]:
     """Return near-optimal shares, a lower bound in seconds, and the prices that prove it."""
-    allowed = network.allowed
+    allowed = game.allowed
     even = allowed / np.maximum(allowed.sum(axis=2, keepdims=True), 1)
-    shares = 0.5 * even + 0.5 * network.direct
-    prices = np.full(len(network.fixed_s), 1.0 / len(network.fixed_s))
+    shares = 0.5 * even + 0.5 * game.direct
+    prices = np.full(len(game.fixed_s), 1.0 / len(game.fixed_s))
     sum_shares, sum_prices, weight = np.zeros_like(shares), np.zeros_like(prices), 0.0
     best, best_s, least_s, step = shares, np.inf, 0.0, 1.0
     best_prices = prices
     for k in range(MOST_STEPS):
-        costs, loads = network.route_prices(prices) / scale_s, network.busy_s(shares) / scale_s
+        costs, loads = game.route_prices(prices) / scale_s, game.busy_s(shares) / scale_s
         while True:
             ahead = _moved_shares(shares, -step * costs, allowed), _moved(prices, step * loads)
-            new_costs = network.route_prices(ahead[1]) / scale_s
-            new_loads = network.busy_s(ahead[0]) / scale_s
+            new_costs = game.route_prices(ahead[1]) / scale_s
+            new_loads = game.busy_s(ahead[0]) / scale_s
             then = (
                 _moved_shares(shares, -step * new_costs, allowed),
                 _moved(prices, step * new_loads),
@@ -308,11 +308,11 @@ def solve(network: Game, scale_s: float, tolerance: float) -> tuple[FloatArray, 
         if k % 10 < 9:
             continue
         for found in (sum_shares / weight, shares):
-            busy_s = float(network.busy_s(found).max())
+            busy_s = float(game.busy_s(found).max())
             if busy_s < best_s:
                 best, best_s = found, busy_s
         for each in (sum_prices / weight, prices):
-            bound_s = network.least_s(each)
+            bound_s = game.least_s(each)
             if bound_s > least_s:
                 least_s, best_prices = bound_s, each
         if best_s <= (1 + tolerance) * least_s:

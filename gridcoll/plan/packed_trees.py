@@ -50,7 +50,7 @@ N_SEGMENTS = (8, 16, 32, 64, 128, 256, 512)
 """Numbers of segments that are tried."""
 
 MORE_SEGMENTS_GAIN = 0.02
-"""In an allreduce, twice as many segments must save at least this fraction of the time. They keep
+"""In an allreduce, more segments must save at least this fraction of the time. Twice as many keep
 processors twice as busy with combining and passing on, which the model does not see: 1 MiB on
 `patchwork` in segments of 2 KiB, predicted 1.6 % faster than in segments of 4 KiB, took up to 1.4
 times as long under Open MPI. Broadcasts gain from short segments what is predicted."""
@@ -427,7 +427,7 @@ def _best_cut(
 ) -> _Priced | None:
     """Return ``packing`` with its best number of segments if that is faster, else ``best``.
 
-    Twice as many segments must save the fraction ``least_gain``.
+    More segments must save the fraction ``least_gain``.
     """
     cut: _Priced | None = None
     for n in N_SEGMENTS:

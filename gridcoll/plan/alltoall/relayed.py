@@ -1,12 +1,14 @@
-"""A direct exchange with detours around thin links: parts of blocks go through a third cluster.
+"""A direct exchange with detours: parts of blocks go through a third cluster.
 
-The share of each path is the concurrent-flow optimum (`model.routing`). Every block is cut into
-parts, so that the parts of all blocks between two clusters match the shares. One rank of the third
-cluster stores and forwards a relayed part; its ranks take turns.
+Detours go around thin links (`model.routing`) and long ways (`model.quickest_routes`), which say
+what share of the data takes which path. Every block is cut into parts, so that the parts of all
+blocks between two clusters match the shares. One rank of the third cluster stores and forwards a
+relayed part; its ranks take turns.
 
-All blocks take as long as the busiest wire. The parts of each block leave evenly over that time, so
-that the load of links and interfaces is even and none idles. If ranks sent block after block
-instead, fast interfaces would finish early, and wires between slow ones would wait in turn.
+All long blocks take as long as the busiest wire. The parts of each block leave evenly over that
+time, so that the load of links and interfaces is even and none idles. If ranks sent block after
+block instead, fast interfaces would finish early, and wires between slow ones would wait in turn.
+Short blocks leave at once, those first that still take longest.
 """
 
 from __future__ import annotations
@@ -312,8 +314,9 @@ def longest_way_first(
     """Return ``parts`` in the order of how long each takes from its source, the longest first.
 
     That is the latency of its way and the time on links, with the parts that follow it on the same
-    link: a thin link must begin early. Every part is due at once (Jackson's rule: the job with the
-    longest time after the machine goes first).
+    link: a thin link must begin early (Jackson's rule: the job with the longest time after the
+    machine goes first). All are due at once, or if ``paced``, each just in time for the end, so
+    that links are sent what they carry.
     """
     cluster_of, rates, latency_s = model.grid.cluster_of, model.link_bytes_per_s, model.latency_s
     remaining_s = [0.0] * len(parts)
@@ -399,8 +402,8 @@ def at_once_candidates(
 ) -> list[Candidate]:
     """Return a candidate that sends all parts at once, the longest way first.
 
-    Parts that would overflow a queue leave by the clock, none later than it must; but if they are
-    long, there is no such candidate, since the smallest delay would add to the end.
+    If they would overflow a queue, they leave just in time; but there is no such candidate for long
+    ones, since any delay of theirs would add to the end.
     """
     if n_bytes > LONGEST_PART:
         return []
