@@ -30,6 +30,9 @@ SURELY_BELOW = 0.7
 """A cluster whose flows carry more than this fraction sends four times as long before its uplink is
 believed: over long round trips, flows that recover from a loss carry too little for some time."""
 
+SURELY_FREE = 0.97
+"""A cluster whose only run so far has a lower peak runs again before it is taken to be free."""
+
 PEAK_S, PEAK_TRIPS = 0.1, 1
 """The peak of a run is its highest rate over so many seconds, and so many round trips. Bursts are
 shorter. An uplink limits every part of a run, while flows over long round trips carry too little
@@ -106,7 +109,8 @@ def measure_uplinks(
     found = np.zeros(model.n_clusters)
     # The widest of its links has shown an uplink, too, if there is one.
     outgoing = {c: [_widest_link(model, c)] for c in suspects}
-    peaks = dict.fromkeys(suspects, 0.0)
+    # For each run, what part of the rate without an uplink its peak was.
+    shown: dict[int, list[float]] = {c: [] for c in suspects}
     rates = _outgoing_rates(model)
     # An uplink may carry as much as the widest link only.
     expected = np.maximum(_without_uplinks(model) / 2, _outgoing_rates(model).max(axis=1))
@@ -122,7 +126,7 @@ def measure_uplinks(
                 sent = run.rates[c].sum()
                 if c in suspects:
                     outgoing[c].append(sent)
-                    peaks[c] = max(peaks[c], run.peaks[c])
+                    shown[c].append(run.peaks[c] / suspects[c])
                     rates[c] = run.rates[c]
                     expected[c] = max(outgoing[c])
                 elif run.peaks[c] >= UPLINK_BELOW * links_together[c]:
@@ -131,7 +135,7 @@ def measure_uplinks(
                     found[c] = max(found[c], sent, _widest_link(model, c))
 
     def limited() -> list[int]:
-        return [c for c in suspects if peaks[c] < UPLINK_BELOW * suspects[c]]
+        return [c for c in suspects if not _is_free(shown[c])]
 
     if len(suspects) > 1:
         together = _rates_together(model, [*suspects])
@@ -139,12 +143,12 @@ def measure_uplinks(
         (run,) = _run_turns(comm, model, [everybody], progress)
         for c in suspects:
             outgoing[c].append(run.rates[c].sum())
-            peaks[c] = run.peaks[c]
+            # What seems limited here may be slowed by uplinks of others.
+            part = run.peaks[c] / together[c].sum()
+            shown[c] += [part] if part >= UPLINK_BELOW else []
             # Alone it may carry more. But a run that is half as long shows that, too.
             expected[c] = max(run.rates[c].sum(), expected[c] / 2)
-        suspects = {
-            c: suspects[c] for c in limited() if peaks[c] < UPLINK_BELOW * together[c].sum()
-        }
+        suspects = {c: suspects[c] for c in limited()}
     run_groups([*lone, *([c] for c in suspects)])
     again = [
         group for group in lone if any(found[c] < UPLINK_BELOW * links_together[c] for c in group)
@@ -161,6 +165,16 @@ def measure_uplinks(
     for c in limited():
         found[c] = max(_confirmed(outgoing[c]) or max(outgoing[c]), _widest_link(model, c))
     return tuple(found.tolist()) if found.any() else ()
+
+
+def _is_free(shown: Sequence[float]) -> bool:
+    """Whether most runs show that no uplink limits, given peaks over the rate without an uplink.
+
+    A single peak may be too high: if a receiver was busy, what waited for it seems to arrive at
+    once.
+    """
+    n_free = sum(part >= UPLINK_BELOW for part in shown)
+    return 2 * n_free > len(shown) and (n_free > 1 or max(shown) >= SURELY_FREE)
 
 
 def _confirmed(rates: Sequence[float]) -> float:
