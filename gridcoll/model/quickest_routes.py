@@ -22,7 +22,13 @@ import numpy as np
 
 from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.model.plogp import FloatArray
-from gridcoll.model.routing import BoolArray, IntArray, rounded_shares, solve
+from gridcoll.model.routing import (
+    BoolArray,
+    IntArray,
+    direct_routes,
+    rounded_shares,
+    solve,
+)
 
 TOLERANCE = 0.02
 """The result is at most this fraction above the optimum, for a given limit of latencies."""
@@ -68,12 +74,10 @@ class _TimedNetwork:
         allowed: BoolArray,
     ) -> None:
         n = len(demand)
-        own, every = np.eye(n, dtype=bool), np.arange(n)
+        own = np.eye(n, dtype=bool)
         between = np.where(own, 0.0, demand)
         self.allowed = allowed & ~own[:, None, :] & (between > 0)[:, :, None]
-        is_direct = np.zeros((n, n, n), bool)
-        is_direct[:, every, every] = True
-        self.direct = is_direct & self.allowed
+        self.direct = direct_routes(n) & self.allowed
         uses: list[tuple[IntArray, IntArray, FloatArray, FloatArray, FloatArray]] = []
         a, b, c = np.nonzero(self.allowed)
         route = np.ravel_multi_index((a, b, c), (n, n, n))
@@ -115,7 +119,10 @@ class _TimedNetwork:
             order = np.lexsort((-nested_s, resource))
             starts = np.flatnonzero(np.diff(resource[order], prepend=-1))
             ends = np.append(starts[1:], len(order))
-            least_s = [np.minimum.accumulate(other_s[order[i:j]]) for i, j in _pairs(starts, ends)]
+            least_s = [
+                np.minimum.accumulate(other_s[order[i:j]])
+                for i, j in zip(starts, ends, strict=True)
+            ]
             idle_s.append(nested_s[order] + np.concatenate(least_s))
             sizes = ends - starts
             self._orders.append((order, np.repeat(starts, sizes), np.repeat(ends, sizes)))
@@ -154,10 +161,6 @@ class _TimedNetwork:
         return float(cheapest[self.allowed.any(axis=2)].sum() + prices @ self.fixed_s)
 
 
-def _pairs(starts: IntArray, ends: IntArray) -> list[tuple[int, int]]:
-    return list(zip(starts.tolist(), ends.tolist(), strict=True))
-
-
 def find_quickest_routes(
     demand: FloatArray,
     link_bytes_per_s: FloatArray,
@@ -178,9 +181,7 @@ def find_quickest_routes(
     path_s[every, :, every] = np.inf  # no detour begins in its own cluster
     rates = link_bytes_per_s, host_bytes_per_s, uplink_bytes_per_s, latency_s
     # Of the direct routes only: a condition counts even if nothing takes its routes.
-    straight = np.zeros((n, n, n), bool)
-    straight[:, every, every] = True
-    plain = _TimedNetwork(demand, *rates, straight)
+    plain = _TimedNetwork(demand, *rates, direct_routes(n))
     all_direct = plain.direct.astype(float)
     direct_s = float(plain.busy_s(all_direct).max())
     needed_s = path_s.min(axis=2)[away].max()

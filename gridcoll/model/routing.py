@@ -46,6 +46,14 @@ def blocks_between(grid: Grid) -> FloatArray:
     return blocks
 
 
+def direct_routes(n_clusters: int) -> BoolArray:
+    """Return which routes between different clusters have no relay, (C, C, C), as in `Routes`."""
+    found = np.zeros((n_clusters,) * 3, bool)
+    every = np.arange(n_clusters)
+    found[:, every, every] = ~np.eye(n_clusters, dtype=bool)
+    return found
+
+
 @dataclass(frozen=True)
 class Routes:
     """How a demand is spread over routes."""
@@ -85,13 +93,11 @@ class _Network:
         uplink_bytes_per_s: FloatArray,
     ) -> None:
         n = len(demand)
-        own, every = np.eye(n, dtype=bool), np.arange(n)
+        own = np.eye(n, dtype=bool)
         self.demand = np.where(own, 0.0, demand)
         self.allowed = ~own[:, None, :] & (self.demand > 0)[:, :, None]
-        is_direct = np.zeros((n, n, n), bool)
-        is_direct[:, every, every] = True
-        self.direct = is_direct & self.allowed
-        self._relayed = self.allowed & ~is_direct
+        self.direct = direct_routes(n) & self.allowed
+        self._relayed = self.allowed & ~self.direct
         self._link_s = np.where(own, 0.0, 1.0 / np.where(own, 1.0, link_bytes_per_s))
         self._host_s = 1.0 / host_bytes_per_s
         self._up_s = 1.0 / uplink_bytes_per_s
@@ -276,7 +282,11 @@ class Game(Protocol):
 
 
 def solve(game: Game, scale_s: float, tolerance: float) -> tuple[FloatArray, float, FloatArray]:
-    """Return near-optimal shares, a lower bound in seconds, and the prices that prove it."""
+    """Return near-optimal shares, a lower bound in seconds, and the prices that prove it.
+
+    The largest condition is at most the fraction ``tolerance`` above the bound, unless that takes
+    more than `MOST_STEPS`. ``scale_s`` is about the largest condition at the start.
+    """
     allowed = game.allowed
     even = allowed / np.maximum(allowed.sum(axis=2, keepdims=True), 1)
     shares = 0.5 * even + 0.5 * game.direct

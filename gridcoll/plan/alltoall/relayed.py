@@ -27,7 +27,7 @@ from gridcoll.constants import DETOUR_GAIN, LINK_PACE, SHORTEST_PACED_BYTES
 from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.model.plogp import FloatArray
 from gridcoll.model.quickest_routes import MOST_CLUSTERS, quickest_routes
-from gridcoll.model.routing import busy_s, whole_parts
+from gridcoll.model.routing import busy_s, direct_routes, whole_parts
 from gridcoll.plan.alltoall.cost import MOST_PACED_RANKS, overflows, price_messages_s
 from gridcoll.plan.alltoall.exchange import exchange_plan, keep_own
 from gridcoll.plan.alltoall.messages import IntArray, Messages, messages_of, rows_table
@@ -417,10 +417,7 @@ def at_once_candidates(
 
 def direct_shares(model: GridModel) -> FloatArray:
     """Return the shares of routes, (C, C, C), with which no block is relayed."""
-    every = np.arange(model.n_clusters)
-    shares = np.zeros((model.n_clusters,) * 3)
-    shares[:, every, every] = ~np.eye(model.n_clusters, dtype=bool)
-    return shares
+    return direct_routes(model.n_clusters).astype(float)
 
 
 def spread_candidate(

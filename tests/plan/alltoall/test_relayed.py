@@ -372,3 +372,11 @@ def test_what_is_relayed_over_a_thin_link_counts_as_its_load() -> None:
     direct = [Part(0, 6, 0, 1, -1, 0.0)] * 20
     assert not may_overflow(model, direct, n_bytes)
     assert may_overflow(model, [Part(0, 6, 0, 1, 3, 0.0)] * 20, n_bytes)
+
+
+@pytest.mark.parametrize("n_bytes", [1 << 10, 1 << 14])
+def test_among_many_ranks_one_order_is_priced(n_bytes: int) -> None:
+    """Each takes a tenth of a second there: short blocks at once, long ones by the clock."""
+    spec = parse_gridfile(THIN.replace("hosts = 3", "hosts = 23"))
+    (candidate,) = offered(declared_model(spec, spec.rank_hosts()), n_bytes)
+    assert ("the longest way first" in candidate.label) == (n_bytes < 1 << 13)
