@@ -101,22 +101,22 @@ def measure_uplinks(
     two rates agree, that of the widest link included. The messages of a later run are in proportion
     to the rates seen, so that all flows last as long; those of clusters that are hardly limited are
     more. For a cluster of one host, the value is the rate of its interface. If that is less than
-    its links carry, it is the higher one of two runs.
+    its links carry together, and more than the widest of them, it is the higher one of two runs.
     """
     lone, suspects = _lone_hosts(model), _suspects(model)
     if not n_messages:
         suspects = {c: rate for c, rate in suspects.items() if _passes_slowly(model, c)}
     found = np.zeros(model.n_clusters)
-    # The widest of its links has shown an uplink, too, if there is one.
-    outgoing = {c: [_widest_link(model, c)] for c in suspects}
+    # The widest of its links has shown an uplink or interface, too, if one limits it.
+    outgoing = {c: [_widest_link(model, c)] for c in [*suspects, *itertools.chain(*lone)]}
     # For each run, what part of the rate without an uplink its peak was.
     shown: dict[int, list[float]] = {c: [] for c in suspects}
     rates = _outgoing_rates(model)
     # An uplink may carry as much as the widest link only.
-    expected = np.maximum(_without_uplinks(model) / 2, _outgoing_rates(model).max(axis=1))
-    links_together = _outgoing_rates(model).sum(axis=1)
+    expected = np.maximum(_without_uplinks(model) / 2, rates.max(axis=1))
+    links_together = rates.sum(axis=1)
     for group in lone:
-        expected[group] = links_together[group]
+        expected[group] = np.maximum(links_together[group] / 2, rates[group].max(axis=1))
 
     def run_groups(groups: Sequence[Sequence[int]]) -> None:
         turns = [_turn_of(model, rates, group, group, expected, n_messages) for group in groups]
@@ -124,8 +124,8 @@ def measure_uplinks(
         for group, run in zip(groups, runs, strict=True):
             for c in group:
                 sent = run.rates[c].sum()
+                outgoing[c].append(sent)
                 if c in suspects:
-                    outgoing[c].append(sent)
                     shown[c].append(run.peaks[c] / suspects[c])
                     rates[c] = run.rates[c]
                     expected[c] = max(outgoing[c])
@@ -133,6 +133,11 @@ def measure_uplinks(
                     found[c] = max(sent, min(run.peaks[c], links_together[c]))
                 else:
                     found[c] = max(found[c], sent, _widest_link(model, c))
+
+    def is_shown(lone_host: int) -> bool:
+        # Like a second run, the widest link shows what the interface carries.
+        shows_all = found[lone_host] >= UPLINK_BELOW * links_together[lone_host]
+        return bool(shows_all) or bool(_confirmed(outgoing[lone_host]))
 
     def limited() -> list[int]:
         return [c for c in suspects if not _is_free(shown[c])]
@@ -150,9 +155,9 @@ def measure_uplinks(
             expected[c] = max(run.rates[c].sum(), expected[c] / 2)
         suspects = {c: suspects[c] for c in limited()}
     run_groups([*lone, *([c] for c in suspects)])
-    again = [
-        group for group in lone if any(found[c] < UPLINK_BELOW * links_together[c] for c in group)
-    ]
+    again = [group for group in lone if not all(is_shown(c) for c in group)]
+    for group in again:
+        expected[group] = links_together[group]
     sent_long: set[int] = set()
     for _ in range(MOST_RUNS - 1):
         for c in limited():
