@@ -63,7 +63,9 @@ def plan_allgather_reduce(grid: Grid, n_units: int, label: str = "", paths: Path
         for home in [(own + step) % n_clusters for step in range(n_clusters)]:
             if home != own:
                 line = grid.clusters[previous[home][own]].line
-                ops.append(Recv(line[place % len(line)], partials[home], home))
+                # Results that a rank forwards must not hold up those that it has earlier.
+                stream = home if paths else 0
+                ops.append(Recv(line[place % len(line)], partials[home], home, stream))
             for other in [(own + step) % n_clusters for step in range(1, n_clusters)]:
                 if other != home and previous[home][other] == own:
                     line = grid.clusters[other].line

@@ -25,7 +25,7 @@ from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.alltoall.cost import LONG_BYTES
 from gridcoll.plan.alltoall.exchange import (
-    ScratchBlocks,
+    BlockWriter,
     blocks,
     copy_blocks,
     exchange_plan,
@@ -115,54 +115,27 @@ def plan_aggregated(crossing: Crossing, n_units: int, label: str = "aggregated")
     return exchange_plan(label, n_units, programs, scratch)
 
 
-class _Writer:
+class _Writer(BlockWriter):
     """The program of one rank, and its scratch."""
 
     def __init__(self, crossing: Crossing, rank: int, n_units: int) -> None:
-        self._crossing, self._rank, self._n_units = crossing, rank, n_units
+        super().__init__(n_units)
+        self._crossing, self._rank = crossing, rank
         self._grid = crossing.grid
         self._cluster = self._grid.cluster_of[rank]
         self._members = self._grid.clusters[self._cluster].ranks
         self._at = self._members.index(rank)
-        self._allocate = ScratchBlocks()
         sends = self._cross_whole()
         self.program: Program = (
             *self._collect(), *sends, *self._cross_gathered(), *self._deliver(),
             keep_own(rank, n_units),
         )  # fmt: skip
-        self.n_blocks = self._allocate.n_blocks
+        self.n_blocks = self.allocate.n_blocks
 
     def _peers(self) -> list[int]:
         """Return the places of the other members, the next one first."""
         n = len(self._members)
         return [(self._at + step) % n for step in range(1, n)]
-
-    def _pack(self, source: str, where: Sequence[int]) -> tuple[list[Op], str, int]:
-        """Return copies that make blocks adjacent, and their buffer and first block then.
-
-        There are no copies if the blocks are adjacent already.
-        """
-        if list(where) == list(range(where[0], where[0] + len(where))):
-            return [], source, where[0]
-        first = self._allocate(len(where))
-        pairs = [(block, first + k) for k, block in enumerate(where)]
-        return copy_blocks(source, "scratch", pairs, self._n_units), "scratch", first
-
-    def _send(self, peer: int, source: str, where: Sequence[int], tag: int) -> list[Op]:
-        ops, buffer, first = self._pack(source, where)
-        return [*ops, Send(peer, blocks(buffer, first, self._n_units, len(where)), tag)]
-
-    def _receive(self, peer: int, ranks: Sequence[int], tag: int) -> list[Op]:
-        """Receive a message with a block for this rank from each of ``ranks``."""
-        n = len(ranks)
-        if list(ranks) == list(range(ranks[0], ranks[0] + n)):
-            return [Recv(peer, blocks("output", ranks[0], self._n_units, n), tag)]
-        first = self._allocate(n)
-        pairs = [(first + k, rank) for k, rank in enumerate(ranks)]
-        return [
-            Recv(peer, blocks("scratch", first, self._n_units, n), tag),
-            *copy_blocks("scratch", "output", pairs, self._n_units),
-        ]
 
     def _collect(self) -> list[Op]:
         """Exchange with every member its block and the blocks that it will send on.
@@ -175,13 +148,13 @@ class _Writer:
         self._received_at = {}
         for at in self._peers():
             member = self._members[at]
-            first = self._received_at[at] = self._allocate(1 + len(mine))
-            chunk = blocks("scratch", first, self._n_units, 1 + len(mine))
+            first = self._received_at[at] = self.allocate(1 + len(mine))
+            chunk = blocks("scratch", first, self.n_units, 1 + len(mine))
             ops.append(Recv(member, chunk, _COLLECT))
-            ops += copy_blocks("scratch", "output", [(first, member)], self._n_units)
+            ops += copy_blocks("scratch", "output", [(first, member)], self.n_units)
         for at in self._peers():
             where = [self._members[at], *self._crossing.targets(self._cluster, at)]
-            ops += self._send(self._members[at], "input", where, _COLLECT)
+            ops += self.send(self._members[at], "input", where, _COLLECT)
         return ops
 
     def _cross_whole(self) -> list[Op]:
@@ -191,7 +164,7 @@ class _Writer:
             if not self._crossing.gathers(self._cluster, other):
                 ranks = self._grid.clusters[other].ranks
                 relay = self._crossing.relay(other, self._cluster, self._at)
-                ops += self._send(ranks[relay], "input", ranks, _CROSS)
+                ops += self.send(ranks[relay], "input", ranks, _CROSS)
         return ops
 
     def _cross_gathered(self) -> list[Op]:
@@ -200,20 +173,20 @@ class _Writer:
         for k, target in enumerate(self._crossing.targets(self._cluster, self._at), start=1):
             n = len(self._members)
             if n == 1:
-                ops += self._send(target, "input", [target], _CROSS)
+                ops += self.send(target, "input", [target], _CROSS)
                 continue
-            first = self._allocate(n)
+            first = self.allocate(n)
             for at in range(n):
                 ours = at == self._at
                 pair = (target if ours else self._received_at[at] + k, first + at)
                 source = "input" if ours else "scratch"
-                ops += copy_blocks(source, "scratch", [pair], self._n_units)
-            ops.append(Send(target, blocks("scratch", first, self._n_units, n), _CROSS))
+                ops += copy_blocks(source, "scratch", [pair], self.n_units)
+            ops.append(Send(target, blocks("scratch", first, self.n_units, n), _CROSS))
         for other in self._crossing.order[self._cluster]:
             if self._crossing.gathers(other, self._cluster):
                 ranks = self._grid.clusters[other].ranks
                 relay = self._crossing.relay(other, self._cluster, self._at)
-                ops += self._receive(ranks[relay], ranks, _CROSS)
+                ops += self.receive(ranks[relay], ranks, _CROSS)
         return ops
 
     def _deliver(self) -> list[Op]:
@@ -221,17 +194,17 @@ class _Writer:
         ops: list[Op] = []
         sources = self._crossing.sources(self._cluster, self._at)
         n = len(self._members)
-        received_at = [self._allocate(n) for _ in sources]
+        received_at = [self.allocate(n) for _ in sources]
         for source, first in zip(sources, received_at, strict=True):
-            ops.append(Recv(source, blocks("scratch", first, self._n_units, n), _CROSS))
-            ops += copy_blocks("scratch", "output", [(first + self._at, source)], self._n_units)
+            ops.append(Recv(source, blocks("scratch", first, self.n_units, n), _CROSS))
+            ops += copy_blocks("scratch", "output", [(first + self._at, source)], self.n_units)
         for at in self._peers():
             theirs = self._crossing.sources(self._cluster, at)
             if theirs:
-                ops += self._receive(self._members[at], theirs, _DELIVER)
+                ops += self.receive(self._members[at], theirs, _DELIVER)
             if sources:
                 where = [first + at for first in received_at]
-                ops += self._send(self._members[at], "scratch", where, _DELIVER)
+                ops += self.send(self._members[at], "scratch", where, _DELIVER)
         return ops
 
 
@@ -251,8 +224,8 @@ def price_aggregated(model: GridModel, n_bytes: int) -> float:
     n_sources = np.ceil(
         (gathers * sizes[None] * (sizes[:, None] > sizes[None])).sum(axis=1) / sizes
     )
-    collect_busy_s, collect_done_s = _inside_s(model, sizes, on_host, (1 + n_targets) * n_bytes)
-    _, deliver_done_s = _inside_s(model, sizes, on_host, n_sources * n_bytes)
+    collect_busy_s, collect_done_s = inside_s(model, sizes, on_host, (1 + n_targets) * n_bytes)
+    _, deliver_done_s = inside_s(model, sizes, on_host, n_sources * n_bytes)
     distinct, index = np.unique(sizes, return_inverse=True)
     gap_s, one_way_s = model.gap_and_one_way_s(distinct.astype(float) * n_bytes)
     rows, columns = np.indices((n, n))
@@ -304,7 +277,7 @@ def _received_s(arrives_s: FloatArray, port_times_s: FloatArray) -> FloatArray:
     return np.asarray(np.maximum((in_order_s + still_to_pass_s).max(axis=0), 0.0))
 
 
-def _inside_s(
+def inside_s(
     model: GridModel, sizes: np.ndarray, on_host: np.ndarray, in_bytes: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Price an exchange inside every cluster.

@@ -69,6 +69,39 @@ class ScratchBlocks:
         return first
 
 
+class BlockWriter:
+    """Writes ops that send and receive several blocks as one message, and counts scratch."""
+
+    def __init__(self, n_units: int) -> None:
+        self.n_units = n_units
+        self.allocate = ScratchBlocks()
+
+    def send(self, peer: int, source: str, where: Sequence[int], tag: int) -> list[Op]:
+        """Send the blocks at ``where`` of a buffer, in this order.
+
+        They are copied if they are not adjacent.
+        """
+        ops: list[Op] = []
+        first = where[0]
+        if list(where) != list(range(first, first + len(where))):
+            first = self.allocate(len(where))
+            pairs = [(block, first + k) for k, block in enumerate(where)]
+            ops, source = copy_blocks(source, "scratch", pairs, self.n_units), "scratch"
+        return [*ops, Send(peer, blocks(source, first, self.n_units, len(where)), tag)]
+
+    def receive(self, peer: int, ranks: Sequence[int], tag: int, stream: int = 0) -> list[Op]:
+        """Receive a message with a block for this rank from each of ``ranks``."""
+        n = len(ranks)
+        if list(ranks) == list(range(ranks[0], ranks[0] + n)):
+            return [Recv(peer, blocks("output", ranks[0], self.n_units, n), tag, stream)]
+        first = self.allocate(n)
+        pairs = [(first + k, rank) for k, rank in enumerate(ranks)]
+        return [
+            Recv(peer, blocks("scratch", first, self.n_units, n), tag, stream),
+            *copy_blocks("scratch", "output", pairs, self.n_units),
+        ]
+
+
 def exchange_plan(
     label: str, n_units: int, programs: Programs, scratch_blocks: Sequence[int] = ()
 ) -> Plan:

@@ -61,6 +61,10 @@ MOST_PARTS = 32
 MOST_RELAY_BUFFERS = 2
 """Limit of a relay's scratch, as a multiple of its own send buffer."""
 
+LEAST_RELAY_BYTES = 1 << 18
+"""A relay may always have so much scratch. Short blocks would wait for the space of others, which
+may take a latency, only to save a few bytes."""
+
 
 class Part(NamedTuple):
     """Part ``number`` of ``of`` parts of the block from ``source`` to ``target``.
@@ -209,14 +213,16 @@ def plan_relayed(
     n_units: int,
     label: str = "relayed",
     max_buffers: int = MOST_RELAY_BUFFERS,
+    least_bytes: int = LEAST_RELAY_BYTES,
 ) -> Plan:
     """Return a plan that sends all parts in this order when they are due, some through relays.
 
-    A relay has scratch for ``max_buffers`` send buffers. When that is full, it receives no further
-    part until it has forwarded others. These wait only for their receivers, which receive at once,
-    so there is no deadlock.
+    A relay has scratch for ``max_buffers`` send buffers, and at least ``least_bytes``. When that is
+    full, it receives no further part until it has forwarded others. These wait only for their
+    receivers, which receive at once, so there is no deadlock.
     """
-    stored, room_units = [0] * grid.n_ranks, max_buffers * grid.n_ranks * n_units
+    stored = [0] * grid.n_ranks
+    room_units = max(max_buffers * grid.n_ranks * n_units, least_bytes)
     most_parts = max((part.of for part in parts), default=1)
     for part in parts:
         if part.relay >= 0:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridcoll.constants import MOST_ALLGATHER_REDUCE_BYTES
-from gridcoll.model import GridModel
+from gridcoll.model import GridModel, declared_model
 from gridcoll.plan import Reduce, Send, check_plan, choose
 from gridcoll.plan.allreduce.allgather_reduce import (
     MOST_MEMBERS,
@@ -21,6 +21,7 @@ from gridcoll.plan.cost import price_plan
 from gridcoll.plan.folding import ALIGNED_UNITS
 from gridcoll.plan.paths import nearest_paths
 from gridcoll.topology import Grid
+from gridcoll.topology.gridfile import parse_gridfile
 from tests.plan.grids import model_of, near_over_the_second
 from tests.plan.test_hosts import PLACED, placed_model
 
@@ -101,6 +102,21 @@ def test_its_price_is_what_the_plan_takes(labels: list[int], n_bytes: int) -> No
     model = model_of(labels, together=1e9)
     takes_s = price_plan(plan_allgather_reduce(model.grid, n_bytes), model).makespan_s
     assert price_allgather_reduce(model, n_bytes) == pytest.approx(takes_s, rel=0.03)
+
+
+def test_forwarded_results_do_not_hold_up_others() -> None:
+    """The third cluster gets two from the second: its own after 2 ms, and one from 10 ms away."""
+    between_ms = {(0, 1): 10, (0, 2): 17, (1, 2): 2, (0, 3): 11, (1, 3): 24, (2, 3): 10}
+    lines = ["version = 1", 'name = "web"']
+    for c in range(4):
+        lines += ["[[clusters]]", f'name = "c{c}"', "hosts = 1"]
+    for (a, b), latency in between_ms.items():
+        lines += ["[[links]]", f'between = ["c{a}", "c{b}"]', f'latency = "{latency} ms"']
+    spec = parse_gridfile("\n".join(lines))
+    model = declared_model(spec, spec.rank_hosts())
+    paths = nearest_paths(model.gap_and_one_way_s(np.array([8.0]))[1][..., 0])
+    takes_s = price_plan(plan_allgather_reduce(model.grid, 8, paths=paths), model).makespan_s
+    assert price_allgather_reduce(model, 8, paths) == pytest.approx(takes_s, rel=0.03)
 
 
 @pytest.mark.parametrize("hosts", PLACED.values(), ids=PLACED)

@@ -15,6 +15,7 @@ from gridcoll.model import GridModel, PLogP, linear_plogp
 from gridcoll.plan import REGISTRIES, Plan, Send, check_plan, choose
 from gridcoll.plan.alltoall.bruck import plan_bruck
 from gridcoll.plan.alltoall.direct import N_PAIRWISE_SLOTS, plan_direct, plan_pairwise
+from gridcoll.plan.alltoall.relayed import LEAST_RELAY_BYTES
 from gridcoll.plan.alltoall.vector import vector_program
 from gridcoll.topology import Grid
 from tests.plan.alltoall.test_traffic import run_alltoall, two
@@ -107,10 +108,12 @@ def test_nodes_win_where_many_ranks_send_tiny_blocks() -> None:
 def test_scratch_is_at_most_twice_the_send_buffer(labels: list[int]) -> None:
     """Who relays for others cannot do with it: not offered where that would be large."""
     model = model_of(labels)
+    combining = "leaders", "lanes", "aggregated", "shortest-paths"
     for candidate in choose("alltoall", model, 1000, 0).candidates:
-        if candidate.build is not None and candidate.name not in ("leaders", "lanes", "aggregated"):
-            plan = candidate.build(7)
-            assert max(plan.scratch_units or (0,)) <= 2 * 7 * len(labels)
+        if candidate.build is not None and candidate.name not in combining:
+            plan = candidate.build(40_000)
+            most = max(2 * 40_000 * len(labels), LEAST_RELAY_BYTES)
+            assert max(plan.scratch_units or (0,)) <= most
 
 
 def test_coordinators_are_not_offered_where_they_need_much_room() -> None:
@@ -174,7 +177,8 @@ def test_every_algorithm_has_a_grid_it_is_for(name: str) -> None:
         model = load_model("patchwork")
     if name == "aggregated":  # many ranks, short blocks
         model = model_of([0] * 6 + [1] * 6 + [2] * 4)
-    candidate = algorithm.candidates(model, 4096 if name == "aggregated" else 10_000, 0)[0]
+    is_short = name in ("aggregated", "shortest-paths")
+    candidate = algorithm.candidates(model, 4096 if is_short else 10_000, 0)[0]
     assert candidate.name == name
     assert candidate.predicted_s
     assert candidate.build is not None

@@ -77,7 +77,7 @@ def test_every_block_arrives_whatever_the_shares(data: st.DataObject) -> None:
     n_units, n_parts = data.draw(st.integers(0, 12)), data.draw(st.integers(1, 4))
     check_plan(plan_of(grid, shares, n_units, n_parts))
     for room in (1, 2):  # in as many send buffers: most places are taken again and again
-        plan = plan_of(grid, shares, n_units, n_parts, max_buffers=room)
+        plan = plan_of(grid, shares, n_units, n_parts, max_buffers=room, least_bytes=0)
         check_plan(plan)
         assert max(plan.scratch_units, default=0) <= room * grid.n_ranks * n_units
 
@@ -169,6 +169,38 @@ def test_short_blocks_are_relayed_first() -> None:
     assert "first" not in choose("alltoall", model, 1 << 20, 0).winner.label
 
 
+HUB = """
+version = 1
+name = "hub"
+clusters = [
+    { name = "a", hosts = 3, nic = "100 Mbit/s" },
+    { name = "b", hosts = 2, nic = "100 Mbit/s" },
+    { name = "c", hosts = 4, nic = "200 Mbit/s" },
+    { name = "d", hosts = 4, nic = "50 Mbit/s" },
+]
+links = [
+    { between = ["a", "b"], latency = "2.1 ms", rate = "1 Gbit/s" },
+    { between = ["a", "c"], latency = "25.2 ms", rate = "100 Mbit/s" },
+    { between = ["a", "d"], latency = "15.1 ms", rate = "100 Mbit/s" },
+    { between = ["b", "c"], latency = "13.7 ms", rate = "50 Mbit/s" },
+    { between = ["b", "d"], latency = "3.1 ms", rate = "20 Mbit/s" },
+    { between = ["c", "d"], latency = "22.3 ms", rate = "100 Mbit/s" },
+]
+"""
+
+
+def test_short_blocks_do_not_wait_for_space_at_a_relay() -> None:
+    """Blocks of others leave it after 14 ms, and two send buffers are 208 bytes."""
+    spec = parse_gridfile(HUB)
+    model = declared_model(spec, spec.rank_hosts())
+    candidates = offered(model, 8)
+    assert candidates
+    for candidate in candidates:
+        assert candidate.build is not None
+        walked_s = price_plan(candidate.build(8), model).makespan_s
+        assert candidate.predicted_s == pytest.approx(walked_s, rel=0.05)
+
+
 def test_short_blocks_pay_no_second_latency() -> None:
     """A detour costs 12 ms more, and the thin link would be busy for 0.2 ms more."""
     spec = parse_gridfile(THIN)
@@ -249,7 +281,7 @@ def test_relays_take_in_more_as_what_they_hold_leaves() -> None:
     shares = np.zeros((3, 3, 3))
     shares[0, 1, 2] = shares[1, 0, 2] = 1.0
     shares[0, 2, 2] = shares[1, 2, 2] = shares[2, 0, 0] = shares[2, 1, 1] = 1.0
-    plan = plan_of(grid, shares, 5, 3)
+    plan = plan_of(grid, shares, 5, 3, least_bytes=0)
     check_plan(plan)
     passed_on = sum(
         op.chunk.size
