@@ -13,6 +13,10 @@ down at the same time.
 An allreduce may also use trees over groups of clusters, each starting in a cluster of its group:
 ranks at the tops exchange partial results. Only this exchange crosses the longest links, and only
 once.
+
+Where clusters are many and small, sends to other clusters count as much as those inside. The trees
+then take two trees over clusters in turn: clusters with many others below them in one have few in
+the other.
 """
 
 from __future__ import annotations
@@ -83,6 +87,13 @@ class MultiTree:
     n_trees: int
     root: int = -1
     """The rank at which all trees start; -1 if each starts at another host of ``top``."""
+    in_turn: tuple[Transfers, ...] = ()
+    """Further trees over clusters with the same starts, which trees take in turn with the first."""
+
+    @cached_property
+    def over_clusters(self) -> tuple[Transfers, ...]:
+        """All trees over clusters; the ``k``-th tree takes the one at ``k`` modulo their number."""
+        return (self.transfers, *self.in_turn)
 
     @cached_property
     def _hosts(self) -> list[tuple[tuple[int, ...], ...]]:
@@ -104,38 +115,53 @@ class MultiTree:
         }
 
     @cached_property
-    def _outgoing(self) -> list[list[int]]:
-        found: list[list[int]] = [[] for _ in self.grid.clusters]
-        for sender, receiver in self.transfers:
-            found[sender].append(receiver)
+    def _outgoing(self) -> list[list[list[int]]]:
+        """For each tree over clusters, those to which each cluster sends."""
+        found: list[list[list[int]]] = [
+            [[] for _ in self.grid.clusters] for _ in self.over_clusters
+        ]
+        for outgoing, transfers in zip(found, self.over_clusters, strict=True):
+            for sender, receiver in transfers:
+                outgoing[sender].append(receiver)
         return found
 
     @cached_property
-    def _parent_cluster(self) -> dict[int, int]:
-        return {receiver: sender for sender, receiver in self.transfers}
+    def _parent_cluster(self) -> list[dict[int, int]]:
+        """For each tree over clusters, the one from which each cluster receives."""
+        return [
+            {receiver: sender for sender, receiver in transfers} for transfers in self.over_clusters
+        ]
 
     @cached_property
     def tops(self) -> tuple[int, ...]:
         """All clusters in which trees start."""
-        return tuple(c for c in range(len(self.grid.clusters)) if c not in self._parent_cluster)
+        return tuple(c for c in range(len(self.grid.clusters)) if c not in self._parent_cluster[0])
 
     def _sender(self, cluster: int, at: int, tree: int) -> int:
         """Return the rank that sends for host ``at`` of ``cluster`` in ``tree``."""
         ranks = self._hosts[cluster][at]
-        return ranks[tree % len(ranks)]
+        return ranks[tree // len(self.over_clusters) % len(ranks)]
+
+    def _first_host(self, cluster: int, tree: int) -> int:
+        """Return the host at which ``tree`` enters ``cluster``.
+
+        It is the same for one tree after another, until all trees over clusters have been taken.
+        """
+        n = len(self.over_clusters)
+        return first_host(tree // n, self.n_trees // n, len(self._hosts[cluster]))
 
     def tree_of(self, segment: int) -> int:
         return segment % self.n_trees
 
     def entry(self, cluster: int, tree: int) -> int:
         """Return the rank at which ``tree`` enters ``cluster``, and which sends to others."""
-        n_hosts = len(self._hosts[cluster])
-        if not n_hosts:
+        if not self._hosts[cluster]:
             return self.root
-        return self._sender(cluster, first_host(tree, self.n_trees, n_hosts), tree)
+        return self._sender(cluster, self._first_host(cluster, tree), tree)
 
     def _exits(self, cluster: int, tree: int) -> tuple[int, ...]:
-        return tuple(self.entry(other, tree) for other in self._outgoing[cluster])
+        outgoing = self._outgoing[tree % len(self.over_clusters)]
+        return tuple(self.entry(other, tree) for other in outgoing[cluster])
 
     def node(self, rank: int, tree: int) -> Node:
         """Return the node of ``rank`` in ``tree``.
@@ -150,7 +176,7 @@ class MultiTree:
         sender = self._sender(cluster, at, tree)
         if rank != sender:
             return Node(sender, ())
-        first = first_host(tree, self.n_trees, n)
+        first = self._first_host(cluster, tree)
         parents, children = find_tree(self.shape, n)
         vertex = (at - first) % n
         meeting: tuple[int, ...] = ()
@@ -160,8 +186,9 @@ class MultiTree:
         else:
             sends = self._exits(cluster, tree)
             parent = self.root
-            if cluster in self._parent_cluster:
-                parent = self.entry(self._parent_cluster[cluster], tree)
+            parent_cluster = self._parent_cluster[tree % len(self.over_clusters)]
+            if cluster in parent_cluster:
+                parent = self.entry(parent_cluster[cluster], tree)
             elif self.root < 0 and len(self.tops) > 1:
                 meeting = tuple(self.entry(top, tree) for top in self.tops)
         inside = tuple(self._sender(cluster, (c + first) % n, tree) for c in children[vertex])
@@ -290,8 +317,9 @@ def _nodes_of(trees: Trees, rank: int, n_segments: int) -> dict[int, Node]:
 def grow_tree(latency_s: FloatArray, top: int, most: Sequence[int]) -> Transfers:
     """Return a tree of short paths from ``top`` over all clusters.
 
-    ``most[cluster]`` limits the number of children. Clusters are added in the order in which a
-    message could reach them. A cluster sends first to the child with the longest path below it.
+    ``most[cluster]`` limits the number of children; one more is allowed where no other cluster may
+    have any. Clusters are added in the order in which a message could reach them. A cluster sends
+    first to the child with the longest path below it.
     """
     n = len(latency_s)
     parent = np.full(n, top)
@@ -300,27 +328,34 @@ def grow_tree(latency_s: FloatArray, top: int, most: Sequence[int]) -> Transfers
     reach = np.array(latency_s[top], dtype=float)  # from the best sender that may have more below
     left = np.ones(n, dtype=bool)
     left[top] = False
-    spare = [max(count, 1) for count in most]
+    spare = list(most)
+    spare[top] = max(spare[top], 1)
     order = [top]
     free = np.zeros(n, dtype=bool)
     free[top] = True
     for _ in range(n - 1):
-        new = int(np.argmin(np.where(left, reach, np.inf)))
+        choice, fertile = left, left & (np.array(spare) > 0)
+        if sum(spare[sender] for sender in np.flatnonzero(free)) == 1 and fertile.any():
+            choice = fertile  # the last place must not go to a cluster that has none below it
+        new = int(np.argmin(np.where(choice, reach, np.inf)))
         above = int(parent[new])
-        arrival[new], left[new], free[new] = reach[new], False, True
+        arrival[new], left[new], free[new] = reach[new], False, spare[new] > 0
         order.append(new)
         spare[above] -= 1
-        if not spare[above]:
-            free[above] = False
+        free[above] = spare[above] > 0
+        if not free.any():
+            free[new], spare[new] = True, 1
+        if not free[above]:
             orphans = np.flatnonzero(left & (parent == above))
             if len(orphans):
                 senders = np.flatnonzero(free)
                 arrivals = arrival[senders, None] + latency_s[np.ix_(senders, orphans)]
                 parent[orphans] = senders[arrivals.argmin(axis=0)]
                 reach[orphans] = arrivals.min(axis=0)
-        via_new = arrival[new] + latency_s[new]
-        nearer = left & (via_new < reach)
-        parent[nearer], reach[nearer] = new, via_new[nearer]
+        if free[new]:
+            via_new = arrival[new] + latency_s[new]
+            nearer = left & (via_new < reach)
+            parent[nearer], reach[nearer] = new, via_new[nearer]
     below = np.zeros(n)
     children: list[list[int]] = [[] for _ in range(n)]
     for cluster in reversed(order[1:]):

@@ -7,6 +7,7 @@ no longer than pricing a few.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,6 +26,10 @@ from gridcoll.topology.grid import Grid
 from gridcoll.topology.levels import Groups, join_nearest
 
 N_TREES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+MOST_EXACT = 15
+"""As many trees as hosts, and twice as many, are tried if the largest cluster has at most so many.
+Each host is then the entry of equally many. In larger clusters, `N_TREES` are as good."""
 
 MOST_SIZES = 32
 """At most so many segment sizes are priced, the largest first."""
@@ -48,6 +53,10 @@ CHILDREN_PER_HOST = (0.0, 0.06, 0.1, 0.15, 0.4, 1.0, 1e9)
 """A cluster sends to at most one other cluster, plus so many per host. More of them keep interfaces
 busy longer, but shorten paths."""
 
+
+CHILDREN_OF_BOTH = (2, 3, 4)
+"""To how many other clusters one sends at most in two trees over clusters together. On average it
+is two, so with two the second tree may need long links."""
 
 CHILDREN_PER_HOST_IN_GROUPS = (0.06, 1.0)
 """The same for trees over groups of clusters, whose paths are short already."""
@@ -77,20 +86,26 @@ def host_load(shape: str, n_hosts: int, n_trees: int) -> tuple[FloatArray, Float
 
 
 @lru_cache(maxsize=16384)
-def busiest(shape: str, n_hosts: int, n_trees: int, n_out: int) -> float:
-    """Return the busiest host's sends per segment; at least 1, since it receives each segment."""
+def busiest(shape: str, n_hosts: int, n_trees: int, n_out: float) -> float:
+    """Return the busiest host's sends per segment; at least 1, since it receives each segment.
+
+    Its cluster sends a segment to ``n_out`` others on average.
+    """
     if not n_hosts:
-        return float(max(n_out, 1))
+        return max(n_out, 1.0)
     sends, entries = host_load(shape, n_hosts, n_trees)
     return max(1.0, float((sends + n_out * entries).max()))
 
 
 @dataclass(frozen=True)
 class Loads:
-    """Loads of one tree over clusters, for S segment sizes."""
+    """Loads of trees over clusters that are taken in turn, for S segment sizes.
 
-    kinds: tuple[tuple[int, int], ...]
-    """The K different pairs of number of hosts and number of other clusters that it sends to."""
+    Numbers of trees are those for each of them.
+    """
+
+    kinds: tuple[tuple[float, float], ...]
+    """The K different pairs of number of hosts and number of clusters that get a segment."""
     port_s: FloatArray
     """(K, S) array. How long a segment keeps the slowest interface of each kind busy."""
     flows_s: dict[int, FloatArray]
@@ -100,7 +115,7 @@ class Loads:
 
     def period_s(self, shape: str, n_trees: int) -> FloatArray:
         """Return how long a segment keeps the busiest interface, link or flow on average, (S,)."""
-        sends = np.array([busiest(shape, n, n_trees, out) for n, out in self.kinds])
+        sends = np.array([busiest(shape, int(n), n_trees, out) for n, out in self.kinds])
         longest = np.maximum((sends[:, None] * self.port_s).max(axis=0), self.links_s)
         return np.asarray(np.maximum(longest, self.flows_s.get(n_trees, self.links_s)))
 
@@ -113,6 +128,7 @@ class Pricing:
         least = n_bytes // LARGEST_SEGMENT + 1
         most = max(n_bytes // SMALLEST_SEGMENT, 1)
         counts = {1 << k for k in range(32)} | {3 << k for k in range(15)}
+        counts |= {n_trees << k for k in range(15) for n_trees in numbers_of_trees(model.grid)}
         some = sorted(n for n in counts if least <= n <= most)[:MOST_SIZES]
         self.n_segments = np.array(some, dtype=float)
         self.segment = np.ceil(n_bytes / self.n_segments)
@@ -179,34 +195,41 @@ class Pricing:
             found[alike] += (waits * self.port_s[alike] + hops * self.hop_s[alike]).max(axis=0)
         return found
 
-    def loads(self, transfers: Transfers, n_out: np.ndarray, tops: Sequence[int] = ()) -> Loads:
+    def loads(
+        self, in_turn: Sequence[Transfers], n_out: FloatArray, tops: Sequence[int] = ()
+    ) -> Loads:
         """Return the load of interfaces and links per segment, for trees of any shape and number.
 
-        ``tops`` are clusters that exchange partial results.
+        Each segment takes one of the trees over clusters ``in_turn``. On average, ``n_out`` other
+        clusters, (C,), get it from each. ``tops`` are clusters that exchange partial results.
         """
-        n_out = np.array(n_out)
+        n_out = np.array(n_out, float)
         n_out[list(tops)] += len(tops) - 1
-        links = (*transfers, *permutations(tops, 2))
         pairs, which = np.unique(np.stack([self.hosts, n_out]), axis=1, return_inverse=True)
         port_s = np.zeros((pairs.shape[1], len(self.segment)))
         np.maximum.at(port_s, which.reshape(-1), self.port_s)
         kinds = tuple((n_hosts, out) for n_hosts, out in pairs.T.tolist())
+        # How much of the message each link carries.
+        links: Counter[tuple[int, int]] = Counter()
+        for transfers in in_turn:
+            links.update((*transfers, *permutations(tops, 2)))
         nothing = np.zeros(len(self.segment))
         if not links:
             return Loads(kinds, port_s, {}, nothing)
+        part = np.array(list(links.values())) / len(in_turn)
         senders, receivers = (list(ends) for ends in zip(*links, strict=True))
         gap_s, _ = self.model.gap_and_one_way_s(self.segment, (senders, receivers))
         most = np.maximum(self.hosts[senders], self.hosts[receivers])
         flows_s = {
-            n_trees: (gap_s / np.minimum(most, n_trees)[:, None]).max(axis=0)
-            for n_trees in N_TREES
+            n_trees: (gap_s * (part / np.minimum(most, n_trees))[:, None]).max(axis=0)
+            for n_trees in numbers_of_trees(self.model.grid)
             if n_trees <= TREES_PER_HOST * max(self.model.grid.hosts_per_cluster)
         }
         uplinks = self.model.uplinks
         slowest_s = max(
-            (1 / self.model.link_bytes_per_s[senders, receivers]).max(),
-            (np.bincount(senders, minlength=len(uplinks)) / uplinks).max(),
-            (np.bincount(receivers, minlength=len(uplinks)) / uplinks).max(),
+            (part / self.model.link_bytes_per_s[senders, receivers]).max(),
+            (np.bincount(senders, part, len(uplinks)) / uplinks).max(),
+            (np.bincount(receivers, part, len(uplinks)) / uplinks).max(),
         )
         links_s = self.segment * slowest_s
         return Loads(kinds, port_s, flows_s, np.asarray(links_s))
@@ -231,6 +254,26 @@ def _trees_from(key: ModelKey, top: int, n_top_hosts: int) -> tuple[Transfers, .
     n = len(hosts)
     most = (np.minimum(1 + part * hosts, n).astype(int).tolist() for part in CHILDREN_PER_HOST)
     return tuple(dict.fromkeys(grow_tree(latency_s, top, each) for each in most))
+
+
+@lru_cache(maxsize=256)
+def _pairs_from(key: ModelKey, top: int) -> tuple[tuple[Transfers, Transfers], ...]:
+    """Return different pairs of trees over clusters from ``top``, to be taken in turn.
+
+    A cluster has few others below it in the second tree if it has many in the first.
+    """
+    n = key.model.n_clusters
+    if n < 4:
+        return ()
+    latency_s = _latency_between_s(key.model)
+    found = []
+    for most in CHILDREN_OF_BOTH:
+        share = [most] * n
+        share[top] = most // 2  # it has others below it in both
+        first = grow_tree(latency_s, top, share)
+        n_below = np.bincount([sender for sender, _ in first], minlength=n)
+        found.append((first, grow_tree(latency_s, top, (most - n_below).tolist())))
+    return tuple(dict.fromkeys(found))
 
 
 @lru_cache(maxsize=64)
@@ -279,10 +322,17 @@ def _tops(model: GridModel, n_bytes: int, groups: Groups) -> tuple[int, ...]:
     return tuple(found)
 
 
+def numbers_of_trees(grid: Grid) -> tuple[int, ...]:
+    """Return the numbers of trees to try, ascending."""
+    most_hosts = max(grid.hosts_per_cluster)
+    exact = (most_hosts, TREES_PER_HOST * most_hosts) if most_hosts <= MOST_EXACT else ()
+    return tuple(sorted({*N_TREES, *exact}))
+
+
 def _kinds(grid: Grid, most_segments: float) -> Iterator[tuple[str, int]]:
     """Yield the shapes and numbers of trees that are worth pricing."""
     most_hosts = max(grid.hosts_per_cluster)
-    for n_trees in N_TREES:
+    for n_trees in numbers_of_trees(grid):
         if n_trees == 1 or n_trees <= min(most_segments, most_hosts):
             for shape in SHAPES_OF_ONE if n_trees == 1 else SHAPES_OF_MANY:
                 if shape not in ("flat", "chain") or most_hosts <= 4 * n_trees:
@@ -302,26 +352,32 @@ def best_trees(
     """
     key, pricing = ModelKey(model), Pricing(model, n_bytes, root)
     rest = pricing.n_segments - 1
-    found: list[tuple[float, int, FloatArray, int, Transfers, str, int]] = []
+    found: list[tuple[float, int, FloatArray, int, tuple[Transfers, ...], str, int]] = []
     kinds = list(_kinds(model.grid, float(pricing.n_segments.max())))
     most_hosts = max(model.grid.hosts_per_cluster)
     inside = {shape: pricing.inside_s(shape) for shape in dict.fromkeys(s for s, _ in kinds)}
     port_s = pricing.port_s.max(axis=0)
-    forests: list[tuple[tuple[int, ...], Transfers]]
-    forests = [((top,), each) for each in _trees_from(key, top, int(pricing.hosts[top]))]
+    forests: list[tuple[tuple[int, ...], tuple[Transfers, ...]]]
+    forests = [((top,), (each,)) for each in _trees_from(key, top, int(pricing.hosts[top]))]
+    forests += [((top,), each) for each in _pairs_from(key, top)]
     for groups in _groups(key) if both_ways else ():
         tops = _tops(model, n_bytes, groups)
-        forests += [(tops, each) for each in _trees_in(key, groups, tops)]
-    for tops, transfers in forests:
-        entry_s, n_out = pricing.paths(transfers)
-        loads = pricing.loads(transfers, n_out, tops)
-        served_s = entry_s + n_out[:, None] * pricing.port_s * (pricing.hosts > 1)[:, None]
-        first_s = {shape: np.maximum(entry_s, served_s + inside[shape]) for shape in inside}
-        last_s = {shape: each.max(axis=0) for shape, each in first_s.items()}
-        if both_ways:
-            meeting_s = {s: pricing.meeting_s(transfers, each) for s, each in first_s.items()}
-        for shape, n_trees in kinds:
-            period_s = loads.period_s(shape, n_trees)
+        forests += [(tops, (each,)) for each in _trees_in(key, groups, tops)]
+    for tops, in_turn in forests:
+        reached = [pricing.paths(transfers) for transfers in in_turn]
+        loads = pricing.loads(in_turn, np.mean([n_out for _, n_out in reached], axis=0), tops)
+        last_s, meeting_s = dict.fromkeys(inside, 0.0 * rest), dict.fromkeys(inside, 0.0 * rest)
+        for transfers, (entry_s, n_out) in zip(in_turn, reached, strict=True):
+            served_s = entry_s + n_out[:, None] * pricing.port_s * (pricing.hosts > 1)[:, None]
+            for shape, each in inside.items():
+                first_s = np.maximum(entry_s, served_s + each)
+                last_s[shape] = np.maximum(last_s[shape], first_s.max(axis=0))
+                if both_ways:
+                    meeting = pricing.meeting_s(transfers, first_s)
+                    meeting_s[shape] = np.maximum(meeting_s[shape], meeting)
+        for shape, n_each in kinds:
+            n_trees = n_each * len(in_turn)
+            period_s = loads.period_s(shape, n_each)
             total_s = last_s[shape] + rest * period_s
             if both_ways:
                 total_s = np.maximum(
@@ -331,11 +387,13 @@ def best_trees(
             fits = pricing.n_segments % n_trees == 0
             if n_trees > most_hosts:
                 fits &= pricing.n_segments >= SEGMENTS_PER_TREE * n_trees
+            if not fits.any():
+                continue
             total_s = np.where(fits, total_s, np.inf)
             at = int(np.flatnonzero(total_s <= TIE_FACTOR * total_s.min())[0])
-            found.append((float(total_s[at]), at, period_s, tops[0], transfers, shape, n_trees))
-    total, at, period, top, transfers, shape, n_trees = min(found, key=lambda one: one[0])
-    trees = MultiTree(model.grid, top, transfers, shape, n_trees, root)
+            found.append((float(total_s[at]), at, period_s, tops[0], in_turn, shape, n_trees))
+    total, at, period, top, in_turn, shape, n_trees = min(found, key=lambda one: one[0])
+    trees = MultiTree(model.grid, top, in_turn[0], shape, n_trees, root, in_turn[1:])
     return PricedTrees(trees, int(pricing.segment[at]), total, float(period[at]))
 
 

@@ -19,6 +19,7 @@ from gridcoll.plan import REGISTRIES, Send, check_plan
 from gridcoll.plan.cost import price_plan
 from gridcoll.plan.multi_tree import (
     MultiTree,
+    Transfers,
     grow_tree,
     plan_allreduce_up_down,
     plan_bcast_down,
@@ -27,7 +28,7 @@ from gridcoll.plan.multi_tree import (
 from gridcoll.plan.multi_tree_cost import best_trees, busiest, nearest_to_all
 from gridcoll.plan.pacing import thin_links
 from gridcoll.topology import Grid
-from gridcoll.topology.gridfile import parse_gridfile
+from gridcoll.topology.gridfile import GridSpec, parse_gridfile
 from tests.plan.grids import model_of
 
 COLLECTIVES = ("bcast", "reduce", "allreduce")
@@ -54,11 +55,15 @@ def trees(draw: st.DrawFn, most_ranks: int) -> MultiTree:
     latency_s = rng.random((len(grid.clusters),) * 2)
     most = rng.integers(1, 5, len(grid.clusters)).tolist()
     shape = draw(st.sampled_from(["binary", "binomial", "flat", "chain", "3-chain"]))
-    n_trees = draw(st.integers(1, 9))
     transfers = grow_tree(latency_s, top, most)
-    if root < 0:  # of several groups of clusters, each has trees of its own
+    in_turn: tuple[Transfers, ...] = ()
+    if root < 0 and draw(st.booleans()):  # each of several groups of clusters has its own trees
         transfers = tuple(each for each in transfers if rng.random() < draw(st.floats(0.3, 1.0)))
-    return MultiTree(grid, top, transfers, shape, n_trees, root)
+    else:
+        others = [rng.integers(0, 5, len(most)).tolist() for _ in range(draw(st.integers(0, 2)))]
+        in_turn = tuple(grow_tree(latency_s, top, most) for most in others)
+    n_trees = draw(st.integers(1, 9 // (1 + len(in_turn)))) * (1 + len(in_turn))
+    return MultiTree(grid, top, transfers, shape, n_trees, root, in_turn)
 
 
 @settings(max_examples=40, deadline=None)
@@ -139,6 +144,43 @@ def test_a_tree_over_clusters_reaches_all_and_keeps_to_its_limits(n: int, seed: 
     assert reached == set(range(n))
     for sender, count in Counter(sender for sender, _ in transfers).items():
         assert count <= max(most[sender], 1)
+
+
+def many_small(n_clusters: int, n_hosts: int) -> GridSpec:
+    """Clusters on a circle, up to 20 ms apart, each of ``n_hosts``."""
+    lines = ["version = 1", 'name = "circle"']
+    for k in range(n_clusters):
+        lines += ["[[clusters]]", f'name = "c{k}"', f"hosts = {n_hosts}", 'nic = "1 Gbit/s"']
+    for a in range(n_clusters):
+        for b in range(a):
+            far = min(a - b, n_clusters - a + b) / (n_clusters / 2)
+            lines += ["[[links]]", f'between = ["c{b}", "c{a}"]', f'latency = "{20 * far:.2f} ms"']
+    return parse_gridfile("\n".join(lines))
+
+
+@pytest.mark.parametrize("n_hosts", [3, 4, 5])
+def test_many_small_clusters_take_two_trees_over_clusters(n_hosts: int) -> None:
+    """In one, clusters with two others below them would send 1.25 times the message or more."""
+    spec = many_small(30, n_hosts)
+    model = declared_model(spec, spec.rank_hosts())
+    (candidate,) = REGISTRIES["bcast"]["multi-tree"].candidates(model, 64 << 20, 0)
+    found = best_trees(model, 64 << 20, 0, 0)
+    assert len(found.trees.over_clusters) == 2
+    limit = limit_s("bcast", wires_from_spec(spec, spec.rank_hosts()), 64 << 20)
+    assert candidate.predicted_s is not None
+    assert limit < candidate.predicted_s < 1.25 * limit
+    n_below = Counter(sender for each in found.trees.over_clusters for sender, _ in each)
+    assert max(n_below.values()) <= 3
+
+
+def test_two_trees_over_clusters_take_what_is_predicted() -> None:
+    """By a walk through the plan."""
+    spec = many_small(12, 3)
+    model = declared_model(spec, spec.rank_hosts())
+    found = best_trees(model, 16 << 20, 0, 0)
+    assert len(found.trees.over_clusters) == 2
+    plan = plan_bcast_down(found.trees, 16 << 20, found.segment_bytes)
+    assert price_plan(plan, model).makespan_s == pytest.approx(found.total_s, rel=0.1)
 
 
 def test_few_segments_have_few_trees() -> None:

@@ -24,6 +24,8 @@ def label_of(found: PricedTrees, n_bytes: int) -> str:
     if trees.transfers:
         senders = [sender for sender, _ in trees.transfers]
         label += f", each cluster serves up to {max(map(senders.count, senders))} others"
+    if trees.in_turn:
+        label += f", {len(trees.over_clusters)} trees over clusters in turn"
     if len(trees.tops) > 1:
         label += f", {len(trees.tops)} groups of clusters exchange"
     return f"{label}; {segments_label(n_bytes, found.segment_bytes)}"
