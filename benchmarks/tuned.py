@@ -3,13 +3,15 @@
 An MPI library reads such settings when it starts, so each setting needs a job of its own, all of
 them on one emulated grid. All settings are run briefly. Then the best are run again, longer, and so
 are gridcoll and the library's default settings. `collectives.py run --natives tuned` keeps the best
-setting per row.
+setting per row. For MPICH, a selection file that has the best algorithm for each size is one more
+setting.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -33,6 +35,9 @@ BRIEF_REPEATS, FINAL_REPEATS = "3", "7"
 JOB_TIMEOUT_S = 60.0
 
 Settings = Mapping[str, str]
+
+MPICH_LIBRARY = "lib/libmpi.so.12"
+"""Within an environment made from PyPI's wheel."""
 
 OPENMPI = {
     "bcast": {
@@ -67,6 +72,9 @@ MPICH = {
 MPICH_TREE_TYPES = (("kary", 1), ("kary", 2), ("knomial_1", 2), ("knomial_2", 4))
 """Types and degrees of trees for pipelined broadcasts and allreduces. The first is a chain."""
 
+MPICH_TREE_NUMBERS = {"kary": 0, "knomial_1": 1, "knomial_2": 2}
+"""Numbers of these types in a selection file."""
+
 IMPI = {"bcast": 22, "allreduce": 32, "alltoall": 18}
 """The largest values of ``I_MPI_ADJUST_*``, from 1, as the library describes its variables."""
 
@@ -93,6 +101,14 @@ NONBLOCKING = {
     },
 }
 """Algorithms of non-blocking calls, from the same sources. Open MPI has only one all-to-all."""
+
+MPICH_PARAMETERS = (
+    *("k=2", "tree_type=0", "chunk_size=0", "buffer_per_child=0", "buffer_per_phase=0"),
+    *("single_phase_recv=0", "recv_pre_posted=0", "scatterv_k=2", "allgatherv_k=2"),
+    *("batch_size=4", "bblock=4"),
+)
+"""Parameters of algorithms in a selection file, with the defaults of the library's variables. An
+algorithm reads those that it has, and has no defaults of its own."""
 
 
 def settings_of(mpi: str, collective: str) -> dict[str, Settings]:
@@ -152,6 +168,42 @@ def _impi(collective: str) -> Iterator[tuple[str, Settings]]:
         yield f"preset {number}", dict.fromkeys(variables, str(number))
 
 
+def selection_file(library: Path, collective: str, best: Mapping[int, Settings]) -> str:
+    """Return a selection file (CSEL) of MPICH: the ``best`` setting by the largest bytes it is for.
+
+    Such a file must have rules for every collective. All others keep the library's own rules, which
+    its binary contains as text.
+    """
+    texts = re.findall(rb'\{"collective=[^\0]+\}', library.read_bytes())
+    rules = json.loads(next(each for each in texts if b'"collective=ineighbor' in each))
+    for call in (collective, f"i{collective}"):
+        variable = f"MPIR_CVAR_{call.upper()}_INTRA_ALGORITHM"
+        by_size = {n: setting for n, setting in sorted(best.items()) if variable in setting}
+        if by_size:
+            chosen = {
+                f"avg_msg_size<={n}": {
+                    f"algorithm=MPIR_{call.capitalize()}_intra_{setting[variable]}": _parameters(
+                        collective, setting
+                    )
+                }
+                for n, setting in by_size.items()
+            }
+            chosen["avg_msg_size=any"] = chosen[f"avg_msg_size<={max(by_size)}"]
+            rules[f"collective={call}"]["comm_type=intra"] = chosen
+    return json.dumps(rules, indent=1)
+
+
+def _parameters(collective: str, setting: Settings) -> dict[str, dict[str, str]]:
+    """Return `MPICH_PARAMETERS`, with the tree that ``setting`` names, as keys of empty objects."""
+    found = dict(each.split("=") for each in MPICH_PARAMETERS)
+    name = f"MPIR_CVAR_{collective.upper()}_TREE"
+    if f"{name}_TYPE" in setting:
+        found["tree_type"] = str(MPICH_TREE_NUMBERS[setting[f"{name}_TYPE"]])
+        found["k"] = setting[f"{name}_KVAL"]
+        found["chunk_size"] = setting[f"{name}_PIPELINE_CHUNK_SIZE"]
+    return {f"{key}={value}": {} for key, value in found.items()}
+
+
 def sweep(
     grid: Path, mpi: str, collective: str, sizes: str, model: Path, budget_s: float
 ) -> list[Row]:
@@ -184,20 +236,28 @@ def sweep(
             shown = {n_bytes: _native_s(variants) for n_bytes, variants in rows_of.items()}
             print(f"{name}: {shown or 'failed'}", flush=True)
         finalists: dict[str, None] = {"as it comes": None}
+        best: dict[int, Settings] = {}
         for n_bytes in brief["as it comes"]:
             order = sorted(brief, key=lambda name: _native_s(brief[name][n_bytes]))
             finalists.update(dict.fromkeys(order[:N_FINALISTS]))
+            best[n_bytes] = found[order[0]]
+        if mpi == "mpich":
+            path = Path(folder, "selection.json")
+            path.write_text(selection_file(job.venv / MPICH_LIBRARY, collective, best))
+            variables = {"MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE": str(path)}
+            found["selection file"] = {"MPIR_CVAR_DEVICE_COLLECTIVES": "none", **variables}
+            finalists["selection file"] = None
         longer = {name: rows for name in finalists if (rows := run(name, FINAL_REPEATS))}
     rows: list[Row] = []
     for n_bytes, ours in longer["as it comes"].items():
-        best = min(longer, key=lambda name: _native_s(longer[name][n_bytes]))
+        fastest = min(longer, key=lambda name: _native_s(longer[name][n_bytes]))
         rows.append(
             {
                 "collective": collective,
                 "bytes": n_bytes,
-                "setting": best,
-                "variables": dict(found[best]),
-                "tuned_s": _native_s(longer[best][n_bytes]),
+                "setting": fastest,
+                "variables": dict(found[fastest]),
+                "tuned_s": _native_s(longer[fastest][n_bytes]),
                 "native_s": _native_s(ours),
                 "gridcoll_s": ours["gridcoll"]["median_s"],
                 "limit_s": ours["gridcoll"]["limit_s"],

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -34,6 +37,28 @@ def test_segments_are_swept(script: Script) -> None:
             if variable.endswith(part)
         }
         assert len(sizes) >= 3
+
+
+def test_a_selection_file_keeps_the_rules_of_other_collectives(script: Script) -> None:
+    """The library stops a program whose collective has no rule."""
+    tuned = script("tuned")
+    library = Path(sys.prefix, tuned.MPICH_LIBRARY)
+    if not library.exists():
+        pytest.skip("needs an environment with the mpich wheel")
+    found = tuned.settings_of("mpich", "bcast")
+    chain = "pipelined kary tree of degree 1, 8 KiB segments"
+    best = {1 << 20: found[chain], 8: found["binomial"], 64: found["non-blocking tsp_ring"]}
+    rules = json.loads(tuned.selection_file(library, "bcast", best))
+    before = json.loads(tuned.selection_file(library, "bcast", {}))
+    assert len(before) > 40
+    changed = {"collective=bcast", "collective=ibcast"}
+    assert {name for name in rules if rules[name] != before[name]} == changed
+    blocking = rules["collective=bcast"]["comm_type=intra"]
+    assert [*blocking] == ["avg_msg_size<=8", "avg_msg_size<=1048576", "avg_msg_size=any"]
+    (parameters,) = blocking["avg_msg_size<=1048576"].values()
+    assert {"tree_type=0", "k=1", "chunk_size=8192"} < parameters.keys()
+    (algorithm,) = rules["collective=ibcast"]["comm_type=intra"]["avg_msg_size=any"]
+    assert algorithm == "algorithm=MPIR_Ibcast_intra_tsp_ring"
 
 
 @pytest.mark.parametrize(("tuned_s", "said"), [(0.094, True), (0.096, False), (0.2, False)])
