@@ -33,10 +33,11 @@ believed: over long round trips, flows that recover from a loss carry too little
 SURELY_FREE = 0.97
 """A cluster whose only run so far has a lower peak runs again before it is taken to be free."""
 
-PEAK_S, PEAK_TRIPS = 0.1, 1
-"""The peak of a run is its highest rate over so many seconds, and so many round trips. Bursts are
-shorter. An uplink limits every part of a run, while flows over long round trips carry too little
-until their windows are open, and when most of them have ended."""
+PEAK_S, PEAK_TRIPS, PEAK_BYTES = 0.1, 1, 1 << 20
+"""The peak of a run is its highest rate over so many seconds, so many round trips, and the time of
+so many bytes. Bursts are shorter. An uplink limits every part of a run, while flows over long round
+trips carry too little until their windows are open, and when most of them have ended. A burst of
+32 KiB, which an uplink of 15 Mbit/s let pass at once, made it seem to carry 18 over 0.1 s."""
 
 SHORTEST_BYTES = 1 << 10
 """Smallest message to any cluster."""
@@ -432,7 +433,8 @@ def _run_turns(
 
 def _peak_s(model: GridModel) -> np.ndarray:
     """Return the seconds over which the peak of each cluster's runs is taken, (C,)."""
-    return np.asarray(np.maximum(PEAK_S, PEAK_TRIPS * model.round_trip_s.max(axis=1)))
+    trips_s, bytes_s = model.round_trip_s.max(axis=1), PEAK_BYTES / _without_uplinks(model)
+    return np.asarray(np.maximum(np.maximum(PEAK_S, PEAK_TRIPS * trips_s), bytes_s))
 
 
 def _peaks(moved: np.ndarray, lasts_s: np.ndarray, peak_s: np.ndarray) -> np.ndarray:

@@ -423,7 +423,11 @@ def test_a_peak_is_no_burst_and_no_longer_than_half_a_run() -> None:
     assert longest[:, 0] == pytest.approx([1.0 / 0.8, 1.0 / 1.6])
     model = far(sites((4, 4, 4), THIN), THIN)
     assert uplinks._peak_s(model) == pytest.approx(model.round_trip_s.max(axis=1), rel=1e-6)
-    assert uplinks._peak_s(sites((4, 4, 4), THIN)) == pytest.approx(uplinks.PEAK_S)
+    slow, fast = sites((4, 4, 4), THIN), sites((4, 4, 4), 100 * THIN)
+    lasts_s = uplinks.PEAK_BYTES / uplinks._without_uplinks(slow)
+    assert uplinks._peak_s(slow) == pytest.approx(lasts_s)
+    assert lasts_s.min() > uplinks.PEAK_S, "a burst of 32 KiB would be a large part of it"
+    assert uplinks._peak_s(fast) == pytest.approx(uplinks.PEAK_S)
 
 
 def test_a_part_of_a_job_keeps_the_uplinks_of_its_clusters() -> None:
