@@ -36,8 +36,9 @@ SURELY_FREE = 0.97
 PEAK_S, PEAK_TRIPS, PEAK_BYTES = 0.1, 1, 1 << 20
 """The peak of a run is its highest rate over so many seconds, so many round trips, and the time of
 so many bytes. Bursts are shorter. An uplink limits every part of a run, while flows over long round
-trips carry too little until their windows are open, and when most of them have ended. A burst of
-32 KiB, which an uplink of 15 Mbit/s let pass at once, made it seem to carry 18 over 0.1 s."""
+trips carry too little until their windows are open, and when most of them have ended. Over 0.1 s, a
+burst of 16 KiB is a tenth of what an uplink of 15 Mbit/s carries, and as much may have waited at a
+busy receiver."""
 
 SHORTEST_BYTES = 1 << 10
 """Smallest message to any cluster."""
