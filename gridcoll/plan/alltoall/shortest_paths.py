@@ -12,11 +12,10 @@ Blocks pass interfaces at each cluster on the path, so this algorithm suits shor
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise, permutations
+from itertools import chain, pairwise, permutations
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +32,7 @@ from gridcoll.plan.alltoall.exchange import (
     keep_own,
 )
 from gridcoll.plan.alltoall.lanes import Paths, shortest_paths
-from gridcoll.plan.alltoall.messages import Messages, messages_of, rows_table
+from gridcoll.plan.alltoall.messages import Messages, messages_of, rows_of
 from gridcoll.plan.ops import Op, Recv, Send
 from gridcoll.plan.plan import ByRank, Plan, Program, Programs
 from gridcoll.plan.registry import Candidate, algorithm
@@ -75,19 +74,22 @@ class Ways:
         """Yield all parcels. Members take turns, apart for the roles of first, last and others."""
         clusters = self.grid.clusters
         members = [cluster.in_turns for cluster in clusters]
-        taken = [Counter[int]() for _ in range(3)]
+        sending, passing, receiving = ([0] * len(clusters) for _ in range(3))  # turns so far
+
+        def next_of(cluster: int, turns: list[int]) -> int:
+            ranks, turn = members[cluster], turns[cluster]
+            turns[cluster] += 1
+            return ranks[turn % len(ranks)]
+
         tag = _FIRST_PARCEL
         for source, target in permutations(range(len(clusters)), 2):
-            path, ranks = self.paths[source][target], clusters[target].ranks
+            between, ranks = self.paths[source][target][1:-1], clusters[target].ranks
             n_parts = min(self.most_parts, len(ranks))
             for part in range(n_parts):
-                start, stop = (len(ranks) * k // n_parts for k in (part, part + 1))
-                way = []
-                for at, cluster in enumerate(path):
-                    turns = taken[0 if not at else 1 if cluster != target else 2]
-                    way.append(members[cluster][turns[cluster] % len(members[cluster])])
-                    turns[cluster] += 1
-                yield Parcel(tag, source, ranks[start:stop], tuple(way))
+                targets = ranks[len(ranks) * part // n_parts : len(ranks) * (part + 1) // n_parts]
+                first, last = next_of(source, sending), next_of(target, receiving)
+                way = (first, *(next_of(cluster, passing) for cluster in between), last)
+                yield Parcel(tag, source, targets, way)
                 tag += 1
 
     @cached_property
@@ -220,15 +222,19 @@ class _Writer(BlockWriter):
 
 def parcel_messages(ways: Ways) -> Messages:
     """Return the messages that carry the parcels, those of a parcel one after the other."""
+    parcels = sorted(ways.parcels, key=lambda parcel: -len(parcel.way))
+    ranks = np.array(list(chain.from_iterable(parcel.way for parcel in parcels)))
+    n_ranks = np.array([len(parcel.way) for parcel in parcels])
+    ends = np.cumsum(n_ranks)
+    starts_hop, ends_hop = np.ones((2, len(ranks)), dtype=bool)
+    starts_hop[ends - 1] = ends_hop[ends - n_ranks] = False
     sizes = ways.grid.ranks_per_cluster
-    rows: list[tuple[float, ...]] = []
-    needs: list[tuple[int, int]] = []
-    for parcel in sorted(ways.parcels, key=lambda parcel: -len(parcel.way)):
-        n_blocks = sizes[parcel.source] * len(parcel.targets)
-        first = len(rows)
-        rows += [(*hop, n_blocks, 1, 1, 1) for hop in pairwise(parcel.way)]
-        needs += [(at + 1, at) for at in range(first, len(rows) - 1)]
-    return messages_of([rows_table(rows)], [np.array(needs, int).reshape(-1, 2)])
+    n_blocks = np.array([sizes[parcel.source] * len(parcel.targets) for parcel in parcels])
+    rows = rows_of(ranks[starts_hop], ranks[ends_hop], np.repeat(n_blocks, n_ranks - 1))
+    is_later = np.ones(len(rows), dtype=bool)
+    is_later[np.cumsum(n_ranks - 1) - (n_ranks - 1)] = False
+    later = np.flatnonzero(is_later)
+    return messages_of([rows], [np.stack([later, later - 1], axis=1)])
 
 
 def price_shortest_paths(model: GridModel, ways: Ways, n_bytes: int) -> float:
@@ -259,9 +265,12 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
         return []
     _, one_way_s = model.gap_and_one_way_s(np.array([float(n_bytes)]))
     paths = shortest_paths(ModelKey(model))
-    between_s = np.where(np.eye(model.n_clusters, dtype=bool), 0.0, one_way_s[..., 0])
-    longest_s = max(_length_s(between_s, path) for row in paths for path in row)
-    if between_s.max() < DETOUR_GAIN * longest_s:
+    between_s: list[list[float]] = one_way_s[..., 0].tolist()
+    ends = list(permutations(range(model.n_clusters), 2))
+    longest_s = max(
+        sum(between_s[a][b] for a, b in pairwise(paths[source][target])) for source, target in ends
+    )
+    if max(between_s[a][b] for a, b in ends) < DETOUR_GAIN * longest_s:
         return []
     ways = Ways(grid, paths, most_parts(grid, n_bytes))
     n_longest = max(len(path) for row in paths for path in row) - 1
@@ -272,10 +281,6 @@ def _candidates(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
 
     predicted_s = price_shortest_paths(model, ways, n_bytes)
     return [Candidate.planned("shortest-paths", label, predicted_s, plan)]
-
-
-def _length_s(between_s: np.ndarray, path: Sequence[int]) -> float:
-    return float(sum(between_s[a, b] for a, b in pairwise(path)))
 
 
 def most_parts(grid: Grid, n_bytes: int) -> int:
