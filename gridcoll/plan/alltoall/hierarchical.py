@@ -376,6 +376,8 @@ def by_host(grid: Grid) -> Grid:
     "gridcoll; the leaders of 001 section 4.1, a host each",
 )
 def _nodes(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
+    if not model.grid.shares_hosts:
+        return []  # before hosts are numbered, which takes 50 ms for 5,000
     hosts = by_host(model.grid)
     if not has_both(hosts) or leader_blocks(hosts) * n_bytes > MOST_COLLECTED_BYTES:
         return []

@@ -300,13 +300,14 @@ def shortest_paths(key: ModelKey) -> Paths:
         shorter = via_s < least_s * (1 - 1e-9)
         least_s = np.where(shorter, via_s, least_s)
         next_cluster = np.where(shorter, next_cluster[:, via, None], next_cluster)
+    following: list[list[int]] = next_cluster.tolist()
     found = []
     for source in range(n):
         row = []
         for target in range(n):
             path = [source]
             while path[-1] != target:
-                path.append(int(next_cluster[path[-1], target]))
+                path.append(following[path[-1]][target])
             row.append(tuple(path))
         found.append(tuple(row))
     return tuple(found)
