@@ -80,6 +80,12 @@ faster, but neither does so by the same amount twice."""
 MOST_RUNS = 5
 """Most runs of a cluster alone, whether any of them agree or not."""
 
+LEAST_PART = 0.85
+"""At least this part of the rate in the best half of a run counts. In that half may arrive what
+waited for a lost packet before: up to 1.27 times what an uplink of 15 Mbit/s carries, and plans by
+such rates overflow its queue. All that arrived since the start shows no more than it carries, but
+less where windows took long to open."""
+
 _TAG = 7
 
 _STEPS = 8
@@ -381,8 +387,9 @@ class _Run(NamedTuple):
 
     ``rates`` has the bytes per second from each cluster to every other one, (C, C), in the half of
     the turn in which most arrives: windows open before it, and when flows with more than their
-    share have ended, the others alone may not fill an uplink. No half shows more than an uplink
-    carries. ``peaks`` has the highest rate from each cluster to all others, (C,): see `PEAK_S`.
+    share have ended, the others alone may not fill an uplink. It is reduced by what may have waited
+    before that half (`LEAST_PART`). ``peaks`` has the highest rate from each cluster to all others,
+    (C,): see `PEAK_S`.
     """
 
     rates: np.ndarray
@@ -427,9 +434,22 @@ def _run_turns(
     halves = moved[_STEPS:] - moved[: _STEPS + 1]
     best = halves.sum(axis=3).argmax(axis=0)[None, ..., None]
     rates = np.take_along_axis(halves, best, axis=0)[0] / (lasts_s[..., None] / 2)
+    rates *= _sustained_part(moved.sum(axis=3))[..., None]
     peaks = _peaks(moved.sum(axis=3), lasts_s, _peak_s(model))
     progress("uplinks", len(turns), len(turns))
     return [_Run(*each) for each in zip(rates, peaks, strict=True)]
+
+
+def _sustained_part(moved: np.ndarray) -> np.ndarray:
+    """Return how much of the rate in the best half of a run was sustained from its start, (T, C).
+
+    ``moved``: bytes from each cluster until each step of a run, (S, T, C). It is at least
+    `LEAST_PART`.
+    """
+    best_half = (moved[_STEPS:] - moved[: _STEPS + 1]).max(axis=0) / _STEPS
+    n_steps = np.arange(_STEPS, len(moved))[:, None, None]
+    from_start = (moved[_STEPS:] / n_steps).max(axis=0)
+    return np.asarray(np.clip(from_start / np.maximum(best_half, 1e-9), LEAST_PART, 1.0))
 
 
 def _peak_s(model: GridModel) -> np.ndarray:

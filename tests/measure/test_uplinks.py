@@ -394,6 +394,34 @@ def test_the_best_half_of_a_run_counts(
     assert peaks[0] == pytest.approx(2.0 * of_one, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("arrives", "part"),
+    [
+        ([15] * 16, 1.0),
+        ([12, 10, 8, 7, 10, 15, 20, 21, 19, 19, 17, 18, 16, 3, 3, 2], 0.85),  # 15 were carried
+        ([12, 12, 14, 15, 15, 15, 15, 12, 9, 5, 5, 5, 14, 42, 29, 14], 14.7 / 15.4),
+        ([1, 1, 2, 2, 4, 4, 8, 8, 15, 15, 15, 15, 15, 15, 15, 15], 0.85),  # windows open late
+    ],
+)
+def test_what_had_waited_does_not_count(arrives: list[float], part: float) -> None:
+    """Of a run in 16 steps, what arrives in each. Seen under MPICH, but for the first and last."""
+    moved = np.concatenate([[0.0], np.cumsum(arrives)])[:, None, None]
+    assert uplinks._sustained_part(moved) == pytest.approx(part, rel=0.01)
+
+
+def test_an_uplink_counts_what_it_sustains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing arrives for an eighth of the time, then what was carried meanwhile with the rest."""
+
+    def arrived_s(n: int) -> Arrivals:
+        steady = np.linspace(4.0 / n, 4.0, n)
+        late = np.where((steady > 1.5) & (steady < 2.0), 2.0 + 1e-3 * steady, steady)
+        return [late.tolist()] * 2
+
+    rates, _ = run_of_one_turn(monkeypatch, arrived_s, [])
+    carried = 2 * 23 * MESSAGE_BYTES / 4.0
+    assert rates[0].sum() == pytest.approx(carried, rel=0.1)
+
+
 def test_windows_that_open_one_after_another_are_no_uplink(monkeypatch: pytest.MonkeyPatch) -> None:
     """Near flows end while far ones still begin: in no half of a run do all carry what they can."""
     alone: list[list[int]] = []
