@@ -145,7 +145,7 @@ def measure_uplinks(
     def is_shown(lone_host: int) -> bool:
         # Like a second run, the widest link shows what the interface carries.
         shows_all = found[lone_host] >= UPLINK_BELOW * links_together[lone_host]
-        return bool(shows_all) or bool(_confirmed(outgoing[lone_host]))
+        return bool(shows_all or _confirmed(outgoing[lone_host]))
 
     def limited() -> list[int]:
         return [c for c in suspects if not _is_free(shown[c])]
@@ -434,8 +434,9 @@ def _run_turns(
     halves = moved[_STEPS:] - moved[: _STEPS + 1]
     best = halves.sum(axis=3).argmax(axis=0)[None, ..., None]
     rates = np.take_along_axis(halves, best, axis=0)[0] / (lasts_s[..., None] / 2)
-    rates *= _sustained_part(moved.sum(axis=3))[..., None]
-    peaks = _peaks(moved.sum(axis=3), lasts_s, _peak_s(model))
+    sent = moved.sum(axis=3)
+    rates *= _sustained_part(sent)[..., None]
+    peaks = _peaks(sent, lasts_s, _peak_s(model))
     progress("uplinks", len(turns), len(turns))
     return [_Run(*each) for each in zip(rates, peaks, strict=True)]
 
