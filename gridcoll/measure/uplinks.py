@@ -66,6 +66,9 @@ OPENING_MESSAGES = 3
 """At least so many messages of each flow come before any is timed, 96 KiB in all: a window starts
 at 15 KiB and doubles in each round trip."""
 
+INITIAL_WINDOW = 10 * 1448
+"""Bytes that TCP sends at once: ten packets (RFC 6928)."""
+
 OPEN_BYTES = OPENING_MESSAGES * MESSAGE_BYTES
 """A flow should not have more than this under way."""
 
@@ -436,7 +439,7 @@ def _run_turns(
     rates = np.take_along_axis(halves, best, axis=0)[0] / (lasts_s[..., None] / 2)
     sent = moved.sum(axis=3)
     rates *= _sustained_part(sent)[..., None]
-    peaks = _peaks(sent, lasts_s, _peak_s(model))
+    peaks = _peaks(sent, lasts_s, _peak_s(model), _opening_s(model))
     progress("uplinks", len(turns), len(turns))
     return [_Run(*each) for each in zip(rates, peaks, strict=True)]
 
@@ -459,17 +462,37 @@ def _peak_s(model: GridModel) -> np.ndarray:
     return np.asarray(np.maximum(np.maximum(PEAK_S, PEAK_TRIPS * trips_s), bytes_s))
 
 
-def _peaks(moved: np.ndarray, lasts_s: np.ndarray, peak_s: np.ndarray) -> np.ndarray:
+def _opening_s(model: GridModel) -> np.ndarray:
+    """Return the seconds by which flows from each cluster are behind steady ones, (C,).
+
+    They arrive one latency after they leave, and as little passes until their windows are open. A
+    window of `INITIAL_WINDOW` bytes doubles in each round trip, up to what a link holds.
+    """
+    rates, trips_s = _outgoing_rates(model), model.round_trip_s
+    rates = rates * (_without_uplinks(model) / np.maximum(rates.sum(axis=1), 1e-9))[:, None]
+    lanes = np.stack([_lanes(model, c) for c in range(model.n_clusters)])
+    windows = np.maximum(rates * trips_s / np.maximum(lanes, 1) / INITIAL_WINDOW, 1.0)
+    behind_s = trips_s * (0.5 + np.log2(windows) - 1 + 1 / windows)
+    return np.asarray((rates * behind_s).sum(axis=1) / np.maximum(rates.sum(axis=1), 1e-9))
+
+
+def _peaks(
+    moved: np.ndarray, lasts_s: np.ndarray, peak_s: np.ndarray, opening_s: np.ndarray
+) -> np.ndarray:
     """Return the highest bytes per second over ``peak_s``, (C,), and at most half a run: (T, C).
 
     ``moved``: bytes from each cluster until each step of a run, (S, T, C); steps are evenly spaced
-    in runs that last ``lasts_s``, (T, C).
+    in runs that last ``lasts_s``, (T, C). No rate counts that is higher than that of all bytes
+    since the start, less ``opening_s``, (C,): the rest had waited.
     """
     n_steps = len(moved) - 1
     found = np.zeros_like(lasts_s)
+    since_s = np.linspace(0.0, lasts_s, n_steps + 1)
+    sustained = moved / np.maximum(since_s - opening_s, since_s / 2 + 1e-9)
     widths = np.clip(np.ceil(n_steps * peak_s / lasts_s), 1, n_steps // 2).astype(int)
     for width in np.unique(widths):
-        most = (moved[width:] - moved[:-width]).max(axis=0) / (width / n_steps * lasts_s)
+        rates = (moved[width:] - moved[:-width]) / (width / n_steps * lasts_s)
+        most = np.minimum(rates, sustained[width:]).max(axis=0)
         found = np.where(widths == width, most, found)
     return found
 
