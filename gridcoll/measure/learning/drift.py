@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Hashable
+from typing import NamedTuple
 
 from gridcoll.measure.learning.beliefs import Belief, median
 
@@ -40,12 +41,28 @@ loses much time."""
 N_USUAL = 12
 """Calls of one kind with a late rank that are needed to know what is usual."""
 
+LEAST_LOST = 0.25
+"""Calls that are off have lost or gained at least this part of `Drift.worth_s` in all: a look that
+finds nothing costs no more than four times what was lost."""
+
+N_SURE = 5
+"""This many calls of one kind in a row are enough, whatever they lost."""
+
 LATE_DEVIATION = math.log(1.5)
 """`N_OF_LAST` calls of a kind with a late rank in a row are a doubt if they are off by at least
 this log ratio. It is large because lateness varies by itself."""
 
 FIRST_WORTH_S = 1.0
 """Assumed cost of a look at the links, until one has been measured."""
+
+
+class _Row(NamedTuple):
+    """Calls that are off in one direction."""
+
+    n_calls: int = 0
+    """Negative for calls that take less time."""
+    seconds: float = 0.0
+    """How much longer they took in all, or how much less time."""
 
 
 class Drift:
@@ -55,8 +72,8 @@ class Drift:
         self.worth_s = worth_s
         self._lost_s: list[float] = []
         self._slow: list[Belief] = []
-        self._in_a_row: dict[Hashable, int] = {}
-        self._last: deque[int] = deque(maxlen=N_LAST)
+        self._in_a_row: dict[Hashable, _Row] = {}
+        self._last: deque[_Row] = deque(maxlen=N_LAST)
         self._usual: dict[Hashable, deque[float]] = {}
         self._unusual: dict[Hashable, list[float]] = {}
         self.suspicion = 0
@@ -79,20 +96,29 @@ class Drift:
         spread = noise * math.sqrt(1 + math.pi / 2 / belief.n_observed)
         if abs(deviation) > max(LEAST_SPREADS * spread, LEAST_DEVIATION):
             sign = 1 if deviation > 0 else -1
-        before = self._in_a_row.get(kind, 0)
-        self._in_a_row[kind] = before + sign if before * sign > 0 else sign
-        self._last.append(sign)
+        more_s = abs(seconds - math.exp(belief.median_log)) if sign else 0.0
+        row = self._in_a_row.get(kind, _Row())
+        if row.n_calls * sign <= 0:
+            row = _Row()
+        row = self._in_a_row[kind] = _Row(row.n_calls + sign, row.seconds + more_s)
+        self._last.append(_Row(sign, more_s))
         if sign > 0 and enters:
             self._slow.append(belief)
         if sign > 0 and deviation > LARGE_DEVIATION:
-            self._lost_s.append(seconds - math.exp(belief.median_log))
+            self._lost_s.append(more_s)
         else:
             self._lost_s.clear()
-        if not any(self._last):
+        if not any(each.n_calls for each in self._last):
             self._slow.clear()
         if len(self._lost_s) >= N_COSTLY and sum(self._lost_s) >= self.worth_s:
             self.suspicion = 1
-        if abs(self._in_a_row[kind]) >= N_IN_A_ROW or abs(sum(self._last)) >= N_OF_LAST:
+        last = _Row(*map(sum, zip(*self._last, strict=True)))
+        enough_s = LEAST_LOST * self.worth_s
+        if (
+            abs(row.n_calls) >= N_SURE
+            or (abs(row.n_calls) >= N_IN_A_ROW and row.seconds >= enough_s)
+            or (abs(last.n_calls) >= N_OF_LAST and last.seconds >= enough_s)
+        ):
             self.suspicion = sign or self.suspicion
 
     def look_late(self, kind: Hashable, seconds: float) -> None:

@@ -303,23 +303,24 @@ def _compare_both_ways(
 ) -> list[tuple[Route, LinkFactors]]:
     """Compare both directions of a link with the model, and return what this end measured.
 
-    Latencies inside a cluster are not compared: they are microseconds, and negligible in a call
-    between clusters.
+    A round trip is the same from both ends, so it is timed from one. Latencies inside a cluster are
+    not compared: they are microseconds, and negligible in a call between clusters.
     """
     found = []
-    for active, (pair, ends) in (
-        (is_first, route),
-        (not is_first, (route[0][::-1], route[1][::-1])),
+    pair, ends = route
+    both_s = model.link(*pair).one_way(0) + model.link(*pair[::-1]).one_way(0)
+    first = channel_over(transport, peer, is_first)
+    trip_s = min(first.round_trip_s(0) for _ in range(N_ROUND_TRIPS))
+    trip_s = first.agree(int(trip_s * 1e9)) * 1e-9
+    latency = trip_s / max(both_s, 1e-9) if pair[0] != pair[1] else 1.0
+    for channel, way in (
+        (first, route),
+        (channel_over(transport, peer, not is_first), (pair[::-1], ends[::-1])),
     ):
-        link = model.link(*pair)
-        channel = channel_over(transport, peer, active)
-        trip_s = min(channel.round_trip_s(0) for _ in range(N_ROUND_TRIPS))
-        expected_s = link.gap(MESSAGE_BYTES)
-        both_s = link.one_way(0) + model.link(*pair[::-1]).one_way(0)
-        latency = trip_s / max(both_s, 1e-9) if pair[0] != pair[1] else 1.0
+        expected_s = model.link(*way[0]).gap(MESSAGE_BYTES)
         gap_s = _gap_s(channel, trip_s, expected_s, is_longer=latency > CHANGED)
-        if active:
-            found.append(((pair, ends), LinkFactors(latency, gap_s / max(expected_s, 1e-9))))
+        if channel.active:
+            found.append((way, LinkFactors(latency, gap_s / max(expected_s, 1e-9))))
     return found
 
 

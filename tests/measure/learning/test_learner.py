@@ -233,6 +233,29 @@ def test_two_costly_calls_are_enough() -> None:
         assert learner.drift.suspicion == suspicion
 
 
+@pytest.mark.parametrize(
+    ("usual_s", "slow_s", "one_kind", "n_calls"),
+    [
+        (0.2, 0.3, False, 4),  # 0.1 s each: a look takes about a second
+        (0.2, 0.3, True, 3),
+        (0.02, 0.05, False, None),  # they never lose a quarter of a second together
+        (0.05, 0.13, True, 4),
+        (0.02, 0.03, True, 5),  # little, but too often for an accident
+    ],
+)
+def test_a_look_is_worth_it_if_enough_was_lost(
+    usual_s: float, slow_s: float, one_kind: bool, n_calls: int | None
+) -> None:
+    kinds = [Kind("bcast", 1 << k) for k in range(12)]
+    network = Network({kind: [usual_s] for kind in kinds}, {kind: arms_of([1.0]) for kind in kinds})
+    learner = Learner()
+    play(network, learner, kinds * 40)
+    for k in range(12):
+        kind = kinds[0] if one_kind else kinds[k]
+        learner.learn([Observation(kind, 0, slow_s, 0.0)], slow_s)
+        assert learner.drift.suspicion == (n_calls is not None and k + 1 >= n_calls), k
+
+
 def late(learner: Learner, seconds: float, skew_s: float) -> bool:
     """Whether a call that a rank enters late leaves doubt."""
     learner.learn([Observation(BCAST, 0, seconds, skew_s)], seconds)
