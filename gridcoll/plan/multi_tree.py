@@ -325,27 +325,33 @@ def grow_tree(latency_s: FloatArray, top: int, most: Sequence[int]) -> Transfers
     parent = np.full(n, top)
     arrival = np.full(n, np.inf)
     arrival[top] = 0.0
-    reach = np.array(latency_s[top], dtype=float)  # from the best sender that may have more below
+    # From the best sender that may have more below; infinite once a cluster has been reached.
+    reach = np.array(latency_s[top], dtype=float)
+    reach[top] = np.inf
     left = np.ones(n, dtype=bool)
     left[top] = False
     spare = list(most)
-    spare[top] = max(spare[top], 1)
+    n_places = spare[top] = max(spare[top], 1)  # of all that may have more below
     order = [top]
     free = np.zeros(n, dtype=bool)
     free[top] = True
     for _ in range(n - 1):
-        choice, fertile = left, left & (np.array(spare) > 0)
-        if sum(spare[sender] for sender in np.flatnonzero(free)) == 1 and fertile.any():
-            choice = fertile  # the last place must not go to a cluster that has none below it
-        new = int(np.argmin(np.where(choice, reach, np.inf)))
+        new = int(reach.argmin())
+        if n_places == 1 and spare[new] < 1:
+            fertile = left & (np.array(spare) > 0)
+            if fertile.any():  # the last place must not go to a cluster that has none below it
+                new = int(np.where(fertile, reach, np.inf).argmin())
         above = int(parent[new])
-        arrival[new], left[new], free[new] = reach[new], False, spare[new] > 0
+        arrival[new], left[new] = reach[new], False
+        reach[new] = np.inf
         order.append(new)
         spare[above] -= 1
-        free[above] = spare[above] > 0
-        if not free.any():
-            free[new], spare[new] = True, 1
-        if not free[above]:
+        n_places += max(spare[new], 0) - 1
+        if not n_places:
+            n_places = spare[new] = 1
+        free[new] = spare[new] > 0
+        if not spare[above]:
+            free[above] = False
             orphans = np.flatnonzero(left & (parent == above))
             if len(orphans):
                 senders = np.flatnonzero(free)
