@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +31,8 @@ from gridcoll.model.tree_packing import HostTree, Packing, Platform, pack_by_dep
 from gridcoll.model.wires import links_of
 from gridcoll.plan.meeting_trees import meeting_trees
 from gridcoll.plan.multi_tree import Node
-from gridcoll.plan.tree_search import TimedTrees, rooted_trees
+from gridcoll.plan.split_shares import MOST_SPLIT, split_shares
+from gridcoll.plan.tree_search import TimedTrees, is_worth_a_search, rooted_trees
 from gridcoll.plan.tree_walk import Children, children_of, use_in_turns
 from gridcoll.plan.trees import LARGEST_SEGMENT, SMALLEST_SEGMENT
 from gridcoll.topology.grid import Grid
@@ -65,11 +67,6 @@ MOST_MOVES = 8
 LEAST_GAIN = 0.002
 """Hosts are moved to another place in a tree at most `MOST_MOVES` times, and only if that saves at
 least the fraction `LEAST_GAIN` of the time."""
-
-MOST_BUSY_FRACTION = 0.85
-"""Trees are not searched if something is busy for more than this fraction of the time, since
-latency matters little then. With 0.85 and half as many messages more, instead of 2/3, allreduces of
-256 KiB were predicted at 1.334 times the limit instead of 1.357 (mean of 32 grids)."""
 
 SHORT_BYTES = 4 << 10
 """Path times are for a message of this length."""
@@ -382,16 +379,18 @@ def best_packed(
     improved = _improved(pricing, best)
     if improved.packing is not best.packing:
         improved = _best_cut(pricing, improved.packing, n_bytes, least_gain, improved) or improved
-    packing, total = improved.packing, improved.total
-    parents = tuple(tree.parents for tree in packing.trees)
+    found = _timed_trees(improved)
     if root < 0:
-        parents = tuple(_with_two_tops(platform, tree) for tree in parents)
-    found = TimedTrees(total.total_s, parents, packing.shares, len(improved.uses), total.busy_s)
-    if is_searched(model, len(parents[0])) and total.busy_s < MOST_BUSY_FRACTION * total.total_s:
-        if root < 0:
+        found = found._replace(trees=tuple(_with_two_tops(platform, tree) for tree in found.trees))
+    if is_searched(model, len(platform.kind_of)):
+        if root >= 0:
+            starts = [found]
+            if 2 < model.n_clusters <= MOST_SPLIT:
+                split = _best_cut(pricing, _split(platform, n_bytes), n_bytes, 0.0, None)
+                starts += [_timed_trees(split)] if split else []
+            found = rooted_trees(model, platform, n_bytes, starts, upwards)
+        elif is_worth_a_search(found):
             found = meeting_trees(model, platform, n_bytes, found)
-        else:
-            found = rooted_trees(model, platform, n_bytes, found, upwards)
     uses, n = use_in_turns(found.shares, found.n_segments), found.n_segments
     children = tuple(children_of(platform, tree) for tree in found.trees)
     trees = PackedTrees(model.grid, kinds, found.trees, uses, children, root)
@@ -411,6 +410,13 @@ def _with_two_tops(platform: Platform, parents: tuple[int, ...]) -> tuple[int, .
     """Return ``parents`` with a second top, which exchanges results with the first one."""
     mate = _top_mate(children_of(platform, parents), parents.index(-1))
     return tuple(-1 if host == mate else above for host, above in enumerate(parents))
+
+
+def _timed_trees(priced: _Priced) -> TimedTrees:
+    """Return ``priced`` with its predicted time."""
+    packing, total = priced.packing, priced.total
+    parents = tuple(tree.parents for tree in packing.trees)
+    return TimedTrees(total.total_s, parents, packing.shares, len(priced.uses), total.busy_s)
 
 
 class _Priced(NamedTuple):
@@ -496,6 +502,31 @@ def _grown(platform: Platform, n_bytes: int, top: int) -> Packing:
         busy_s[kind] += both_ways * port_s[kind]
         used_links_s[clusters[sender], of_kind[kind]] += links_s[clusters[sender], of_kind[kind]]
     return Packing((HostTree(tuple(parents)),), (1.0,), 0.0, 0.0)
+
+
+def _split(platform: Platform, n_bytes: int) -> Packing:
+    """Return a tree per cluster: the root sends it a share, which it sends to all others.
+
+    Inside clusters, segments pass from host to host. The algorithm ``split`` has the same trees.
+    """
+    kinds, home = platform.kind_of, platform.clusters[platform.root]
+    lines: dict[int, list[int]] = {}
+    for host in sorted(range(len(kinds)), key=lambda host: (kinds[host] != platform.root, host)):
+        lines.setdefault(platform.clusters[kinds[host]], []).append(host)
+    inside = [-1] * len(kinds)
+    for line in lines.values():
+        for above, below in pairwise(line):
+            inside[below] = above
+    others = [c for c in lines if c != home]
+    transfers = [[(home, first), *((first, c) for c in others if c != first)] for first in others]
+    trees = []
+    for pairs in transfers:
+        parents = list(inside)
+        for sender, receiver in pairs:
+            parents[lines[receiver][0]] = lines[sender][-1]
+        trees.append(HostTree(tuple(parents)))
+    shares = split_shares(transfers, np.array(platform.hops_s), np.array(platform.links), n_bytes)
+    return Packing(tuple(trees), tuple(shares.tolist()), 0.0, 0.0)
 
 
 def _improved(pricing: _Pricing, best: _Priced) -> _Priced:

@@ -22,7 +22,7 @@ from gridcoll.plan.packed_trees import PackedTrees, best_packed, platform_of
 from gridcoll.plan.registry import REGISTRIES
 from gridcoll.plan.tree_search import TimedTrees, improved, timed
 from gridcoll.plan.tree_walk import BOTH, DOWNWARDS, UPWARDS, TreeWalk, children_of, use_in_turns
-from gridcoll.topology.gridfile import GridSpec
+from gridcoll.topology.gridfile import GridSpec, parse_gridfile
 from tests.plan.test_meeting_trees import named
 from tests.plan.test_packed_trees import unlike_grids
 
@@ -184,3 +184,63 @@ def test_on_even_grids_nothing_is_searched(monkeypatch: pytest.MonkeyPatch) -> N
     assert best_packed(model, 64 << 10)
     with pytest.raises(AssertionError):
         best_packed(named("patchwork")[1], 64 << 10, 0)
+
+
+UNLIKE_SITES = """
+version = 1
+name = "unlike"
+
+[[clusters]]
+name = "fast"
+hosts = 5
+nic = "200 Mbit/s"
+
+[[clusters]]
+name = "slow"
+hosts = 4
+nic = "50 Mbit/s"
+
+[[clusters]]
+name = "third"
+hosts = 2
+nic = "100 Mbit/s"
+
+[[links]]
+between = ["fast", "slow"]
+latency = "4 ms"
+rate = "60 Mbit/s"
+
+[[links]]
+between = ["fast", "third"]
+latency = "3.2 ms"
+rate = "30 Mbit/s"
+
+[[links]]
+between = ["slow", "third"]
+latency = "5 ms"
+rate = "30 Mbit/s"
+"""
+
+
+def test_a_search_also_starts_from_a_tree_per_cluster() -> None:
+    """From packed trees alone, it ends at 21.2 ms."""
+    spec = parse_gridfile(UNLIKE_SITES)
+    model = declared_model(spec, spec.rank_hosts())
+    found = best_packed(model, 64 << 10, 0)
+    assert found is not None
+    assert len({tree for tree, _ in found.trees.uses}) > 1
+    assert found.total_s < 19.5e-3
+
+
+def test_a_start_that_is_not_searched_keeps_its_prediction() -> None:
+    """A simulated time would be compared with predictions of other algorithms."""
+    _, model = named("patchwork")
+    platform, _ = platform_of(model, 0)
+    hosts = range(len(platform.kind_of))
+    star = tuple(-1 if platform.kind_of[h] == platform.root else 0 for h in hosts)
+    chain = tuple(h - 1 for h in hosts)
+    busy, idle = (TimedTrees(1.0, (star,), (1.0,), 16, part) for part in (0.9, 0.1))
+    slow = TimedTrees(9.0, (chain,), (1.0,), 16, 0.9)
+    starts = [busy, slow]
+    assert tree_search.rooted_trees(model, platform, 64 << 10, starts, False) is busy
+    assert tree_search.rooted_trees(model, platform, 64 << 10, [idle, slow], False) is not idle

@@ -13,6 +13,7 @@ from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.bcast.segments import MANY_CLUSTERS, tree_candidate
 from gridcoll.plan.pacing import thin_links
 from gridcoll.plan.registry import Candidate, algorithm
+from gridcoll.plan.split_shares import MOST_SPLIT, split_shares
 from gridcoll.plan.trees import SMALLEST_SEGMENT, GridTree, chain_tree
 from gridcoll.schedule.paths import shortest_path
 
@@ -21,9 +22,6 @@ LEAST_SEGMENTS = 8
 
 MOST_LANES = 16
 MOST_STARS = 24
-MOST_SPLIT = 16
-"""With more clusters, pricing a tree per cluster takes too long."""
-
 TURNS_PER_TREE = 16
 """Shares are rounded to turns, of which there are so many per tree on average."""
 
@@ -147,34 +145,11 @@ def _split(model: GridModel, n_bytes: int, root: int) -> list[Candidate]:
     ]
     turns = trees
     if thin_links(model)[source].any():
-        uneven = [trees[k] for k in _turns(_shares(model, n_bytes, trees))]
+        transfers = [tree.transfers for tree in trees]
+        shares = split_shares(transfers, model.latency_s, model.link_bytes_per_s, n_bytes)
+        uneven = [trees[k] for k in _turns(shares)]
         turns = uneven if len(set(uneven)) > 1 else trees
     return [tree_candidate("split", model, n_bytes, turns, paced=True)]
-
-
-def _shares(model: GridModel, n_bytes: int, trees: Sequence[GridTree]) -> np.ndarray:
-    """Return the share of each of ``trees`` with which all end at the same time.
-
-    Shares follow from latencies and bandwidths; no two trees use the same link. A tree that would
-    end too late has share 0.
-    """
-    latency_s, link = model.latency_s, model.link_bytes_per_s
-    delays_s = np.array([_depth_s(tree, latency_s) for tree in trees])
-    rates = np.array([min(link[hop] for hop in tree.transfers) for tree in trees])
-    order = np.argsort(delays_s)
-    end_s = 0.0
-    for n in range(len(trees), 0, -1):
-        used = order[:n]
-        end_s = float((n_bytes + delays_s[used] @ rates[used]) / rates[used].sum())
-        if end_s >= delays_s[used[-1]]:
-            break
-    return np.asarray(np.maximum(end_s - delays_s, 0.0) * rates / n_bytes)
-
-
-def _depth_s(tree: GridTree, latency_s: np.ndarray) -> float:
-    """Return the latency to the farthest cluster along a tree of two levels."""
-    first, *others = tree.transfers
-    return float(latency_s[first] + max(latency_s[hop] for hop in others))
 
 
 def _turns(shares: np.ndarray) -> list[int]:

@@ -15,7 +15,7 @@ from gridcoll.plan import REGISTRIES, Recv, check_plan
 from gridcoll.plan.bcast import several_trees
 from gridcoll.plan.cost import price_plan
 from gridcoll.plan.registry import Candidate
-from gridcoll.plan.trees import chain_tree
+from gridcoll.plan.split_shares import split_shares
 from tests.plan.grids import thin_grid
 
 HOSTFILES = Path(__file__).parents[3] / "hostfiles"
@@ -92,18 +92,22 @@ def test_shares_are_such_that_all_arrive_together(n_bytes: int, turns: str) -> N
 
 def test_shares_follow_delays_and_rates() -> None:
     model = thin_grid([0, 1, 2, 3], 1e6)
-    trees = [chain_tree(model.grid, 0, hops) for hops in _two_levels(4)]
-    assert several_trees._shares(model, 300_000, trees) == pytest.approx([1 / 3] * 3)
+    assert shares_of(model, 300_000) == pytest.approx([1 / 3] * 3)
     slower = np.full((4, 4), 1e6)
     slower[0, 1] = 0.5e6
     thinner = replace(model, links=_with_rates(slower), aggregate_bytes_per_s=())
-    shares = several_trees._shares(thinner, 300_000, trees)
+    shares = shares_of(thinner, 300_000)
     assert shares == pytest.approx([0.2, 0.4, 0.4], rel=1e-3)
     # With 30 ms more on its way, a tree carries 30 kB less than the others.
     late = replace(model, links=_with_rates(np.full((4, 4), 1e6), late_s=30e-3))
-    shares = several_trees._shares(late, 300_000, trees)
+    shares = shares_of(late, 300_000)
     assert shares == pytest.approx([80 / 300, 110 / 300, 110 / 300], rel=1e-3)
-    assert several_trees._shares(late, 20_000, trees) == pytest.approx([0, 0.5, 0.5])
+    assert shares_of(late, 20_000) == pytest.approx([0, 0.5, 0.5])
+
+
+def shares_of(model: GridModel, n_bytes: int) -> np.ndarray:
+    trees = _two_levels(model.n_clusters)
+    return split_shares(trees, model.latency_s, model.link_bytes_per_s, n_bytes)
 
 
 def _two_levels(n: int) -> list[tuple[tuple[int, int], ...]]:
