@@ -17,8 +17,18 @@ import numpy as np
 
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.tree_packing import Platform
-from gridcoll.plan.tree_search import MOST_TOPS, Parents, TimedTrees, improved, is_forest, timed
+from gridcoll.plan.split_shares import MOST_SPLIT
+from gridcoll.plan.tree_search import (
+    MOST_TOPS,
+    SHARE_DIGITS,
+    Parents,
+    TimedTrees,
+    improved,
+    is_forest,
+    timed,
+)
 from gridcoll.plan.tree_walk import TreeWalk
+from gridcoll.plan.trees import SMALLEST_SEGMENT
 
 MOST_MESSAGES = 24_000
 """Limit of simulated messages while single trees are compared."""
@@ -42,6 +52,9 @@ N_BEST_SETS = 3
 N_IMPROVED = 2
 """How many of the best start trees are improved step by step."""
 
+N_SEGMENTS_PER_TREES = (8, 16, 32, 64)
+"""Numbers of segments that are tried if each cluster is the top for a share of the message."""
+
 LEAST_SHARE = 0.2
 """The search does not start from trees of a packing with a smaller share of the message."""
 
@@ -51,7 +64,10 @@ def meeting_trees(
 ) -> TimedTrees:
     """Return the fastest of all trees that were tried, including ``known``."""
     walk = TreeWalk(model, platform, n_bytes)
-    start = min(_Search(walk, platform, n_bytes).best(known), timed(walk, known))
+    starts = [_Search(walk, platform, n_bytes).best(known), timed(walk, known)]
+    if len(platform.uplinks) <= MOST_SPLIT:
+        starts += [timed(walk, trees) for trees in _trees_per_cluster(platform, n_bytes)]
+    start = min(starts)
     return improved(walk, platform, n_bytes, start, MOST_CHANGED_MESSAGES)
 
 
@@ -169,6 +185,31 @@ class _Search:
             parents.append(self._firsts[above[kind]] if above[kind] >= 0 else -1)
             parents += [self._firsts[kind]] * (count - 1)
         return tuple(parents)
+
+
+def _trees_per_cluster(platform: Platform, n_bytes: int) -> Iterator[TimedTrees]:
+    """Yield trees to a top in each cluster, for equal shares of the message.
+
+    All hosts of another cluster send to its first one, which sends to the top. As hosts take turns,
+    all are equally busy.
+    """
+    kinds = platform.kind_of
+    members: dict[int, list[int]] = {}
+    for host, kind in enumerate(kinds):
+        members.setdefault(platform.clusters[kind], []).append(host)
+    trees = []
+    for own in members.values():
+        parents = [-1] * len(kinds)
+        for hosts in members.values():
+            for host in hosts[1:]:
+                parents[host] = hosts[0]
+            if hosts is not own:
+                parents[hosts[0]] = own[0]
+        trees.append(tuple(parents))
+    share = round(1 / len(trees), SHARE_DIGITS)
+    for n in N_SEGMENTS_PER_TREES:
+        if n >= len(trees) and n_bytes >= n * SMALLEST_SEGMENT // 2:
+            yield TimedTrees(np.inf, tuple(trees), (share,) * len(trees), n, 0.0)
 
 
 def _untimed(tree: Parents) -> TimedTrees:
