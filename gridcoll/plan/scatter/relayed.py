@@ -27,9 +27,12 @@ from gridcoll.topology.grid import Cluster
 MOST_RANKS = 64
 """Limit of ranks, since every rank computes the whole schedule."""
 
-SHORTEST_PIECE = 8 << 10
-MOST_PIECES = 16
-"""Limit of pieces of a block. A relay delays the block by one piece."""
+SHORTEST_BYTES = 1 << 10
+"""Limit of a block: an even shorter one arrives sooner directly."""
+
+SHORTEST_PIECE, MOST_PIECES = 2 << 10, 16
+"""Limits of pieces of a block. A relay delays the block by one piece, but each costs processors as
+much time as some hundred bytes cost a link."""
 
 LONGEST_BYTES = 4 << 20
 """Limit of a block, since relays store whole pieces."""
@@ -285,18 +288,18 @@ def _candidates(
     if (
         model.n_clusters < 3
         or model.grid.n_ranks > MOST_RANKS
-        or not SHORTEST_PIECE <= n_bytes <= LONGEST_BYTES
+        or not SHORTEST_BYTES <= n_bytes <= LONGEST_BYTES
         or not is_unlike(model)
     ):
         return []
-    n_pieces = min(n_bytes // SHORTEST_PIECE, MOST_PIECES)
+    n_pieces = max(1, min(n_bytes // SHORTEST_PIECE, MOST_PIECES))
     hops = make_schedule(model, root, n_bytes, n_pieces, inward=inward)
     direct = make_schedule(model, root, n_bytes, n_pieces, inward=inward, only_direct=True)
-    n_relayed = len(hops) - len(direct)
+    n_pieces_in_all, n_relayed = len(direct), len(hops) - len(direct)
     predicted_s, direct_s = (max(hop.arrival_s for hop in each) for each in (hops, direct))
-    if not n_relayed or predicted_s > (1 - LEAST_SAVED) * direct_s:
-        return []
-    label = f"{n_relayed} of {len(hops) - n_relayed} pieces by a third cluster"
+    if predicted_s > (1 - LEAST_SAVED) * direct_s:
+        hops, n_relayed, predicted_s = direct, 0, direct_s
+    label = f"{n_relayed} of {n_pieces_in_all} pieces by a third cluster"
     plan, segment = partial(planner, model, root, n_pieces, hops), n_bytes // n_pieces
     return [Candidate.planned("relayed", label, predicted_s, plan, segment_bytes=segment)]
 
