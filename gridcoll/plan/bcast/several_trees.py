@@ -22,6 +22,7 @@ LEAST_SEGMENTS = 8
 
 MOST_LANES = 16
 MOST_STARS = 24
+
 TURNS_PER_TREE = 16
 """Shares are rounded to turns, of which there are so many per tree on average."""
 
