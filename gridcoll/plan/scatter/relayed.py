@@ -22,15 +22,14 @@ from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
 from gridcoll.plan.packed_trees import is_unlike
 from gridcoll.plan.plan import Plan, Program, Programs, scratch_of
 from gridcoll.plan.registry import Algorithm, Candidate, register
-from gridcoll.plan.scatter.trees import Subtrees, flat_tree, price_bulk
 from gridcoll.topology.grid import Cluster
 
 MOST_RANKS = 64
 """Limit of ranks, since every rank computes the whole schedule."""
 
-SHORTEST_PIECES, MOST_PIECES = (2 << 10, 8 << 10), 16
-"""Limits of pieces of a block. A relay delays the block by one piece, but each piece costs
-processors time. As the schedule is made step by step, longer pieces may turn out better."""
+SHORTEST_PIECE = 8 << 10
+MOST_PIECES = 16
+"""Limit of pieces of a block. A relay delays the block by one piece."""
 
 MOST_STEPS = 20_000
 """Limit of paths that are compared for a schedule: some 50 ms. Blocks are cut into fewer pieces if
@@ -55,21 +54,6 @@ _Times = tuple[float, float, int, int]
 """When a piece leaves, when it arrives, its sender, and its receiver."""
 
 
-class _Arrivals(NamedTuple):
-    """What receives one piece at a time, in any order: when the first one arrives, and how many."""
-
-    first_s: dict[int, float]
-    n: defaultdict[int, int]
-
-    def next_s(self, at: int, arrival_s: float, busy_s: float) -> float:
-        """Return when ``at`` has one more piece, which arrives at ``arrival_s``."""
-        return max(arrival_s, self.first_s.get(at, arrival_s) + self.n[at] * busy_s)
-
-    def take(self, at: int, arrival_s: float) -> None:
-        self.first_s[at] = min(self.first_s.get(at, arrival_s), arrival_s)
-        self.n[at] += 1
-
-
 @dataclass
 class _Wires:
     """When interfaces and links are free again; all pieces have one size."""
@@ -83,36 +67,39 @@ class _Wires:
 
     def __post_init__(self) -> None:
         self.port_free_s: defaultdict[int, float] = defaultdict(float)
-        self.into_host = _Arrivals({}, defaultdict(int))
-        self.into_cluster = _Arrivals({}, defaultdict(int))
+        self.first_s: dict[int, float] = {}
+        self.n_in: defaultdict[int, int] = defaultdict(int)
         self.link_free_s: defaultdict[tuple[int, int], float] = defaultdict(float)
         self.leaving_free_s = [0.0] * len(self.uplink_s)
+        self.entering_free_s = [0.0] * len(self.uplink_s)
 
     def times(self, sender: int, receiver: int, ready_s: float) -> tuple[float, float]:
         """Return when a piece would leave and when it would arrive."""
         a, b = self.cluster_of[sender], self.cluster_of[receiver]
         start_s = max(ready_s, self.port_free_s[self.host_of[sender]], self.link_free_s[a, b])
         if a != b:
-            start_s = max(start_s, self.leaving_free_s[a])
+            start_s = max(start_s, self.leaving_free_s[a], self.entering_free_s[b])
         arrival_s = start_s + self.one_way_s[a][b]
         host = self.host_of[receiver]
-        found_s = self.into_host.next_s(host, arrival_s, self.port_s[b])
-        if a != b:
-            found_s = max(found_s, self.into_cluster.next_s(b, arrival_s, self.uplink_s[b]))
-        return start_s, found_s
+        # In any order of arrival, an interface receives one piece at a time.
+        interface_s = self.first_s.get(host, arrival_s) + self.n_in[host] * self.port_s[b]
+        return start_s, max(arrival_s, interface_s)
 
     def take(self, sender: int, receiver: int, start_s: float, arrival_s: float) -> None:
         a, b = self.cluster_of[sender], self.cluster_of[receiver]
         if self.host_of[sender] == self.host_of[receiver]:
             return
         self.port_free_s[self.host_of[sender]] = start_s + self.port_s[a]
-        self.into_host.take(self.host_of[receiver], arrival_s)
+        host = self.host_of[receiver]
+        self.first_s[host] = min(self.first_s.get(host, arrival_s), arrival_s)
+        self.n_in[host] += 1
         if a != b:
-            self.into_cluster.take(b, arrival_s)
             self.link_free_s[a, b] = start_s + self.link_s[a][b]
             # A piece that waits for its link does not delay others at an uplink.
             if self.uplink_s[a]:
                 self.leaving_free_s[a] = (self.leaving_free_s[a] or start_s) + self.uplink_s[a]
+            if self.uplink_s[b]:
+                self.entering_free_s[b] = (self.entering_free_s[b] or start_s) + self.uplink_s[b]
 
 
 def make_schedule(
@@ -302,39 +289,23 @@ def _candidates(
     if (
         model.n_clusters < 3
         or model.grid.n_ranks > MOST_RANKS
-        or not min(SHORTEST_PIECES) <= n_bytes <= LONGEST_BYTES
+        or not SHORTEST_PIECE <= n_bytes <= LONGEST_BYTES
         or not is_unlike(model)
     ):
         return []
-    schedule = partial(make_schedule, model, root, n_bytes, inward=inward)
-    n_blocks = model.grid.n_ranks - 1
-    most = min(MOST_PIECES, MOST_STEPS // (n_blocks * model.n_clusters**2))
+    most = min(MOST_PIECES, MOST_STEPS // ((model.grid.n_ranks - 1) * model.n_clusters**2))
     if not most:
         return []
-    whole_s = min(
-        price_bulk(model, Subtrees(flat_tree(model, n_bytes, root, in_turn)), n_bytes)
-        for in_turn in (False, True)
-    )
-    best: tuple[float, int, int, list[Hop]] | None = None
-    for n_pieces in {min(max(n_bytes // each, 1), most) for each in SHORTEST_PIECES}:
-        hops, direct = schedule(n_pieces), schedule(n_pieces, only_direct=True)
-        end_s, direct_s = (_end_s(each) for each in (hops, direct))
-        n_relayed = len(hops) - len(direct)
-        if end_s > (1 - LEAST_SAVED) * direct_s:
-            hops, end_s, n_relayed = direct, direct_s, 0
-        if n_relayed or end_s < (1 - LEAST_SAVED) * whole_s:
-            found = (end_s, n_pieces, n_relayed, hops)
-            best = min(best or found, found)
-    if best is None:
+    n_pieces = min(n_bytes // SHORTEST_PIECE, most)
+    hops = make_schedule(model, root, n_bytes, n_pieces, inward=inward)
+    direct = make_schedule(model, root, n_bytes, n_pieces, inward=inward, only_direct=True)
+    n_relayed = len(hops) - len(direct)
+    predicted_s, direct_s = (max(hop.arrival_s for hop in each) for each in (hops, direct))
+    if not n_relayed or predicted_s > (1 - LEAST_SAVED) * direct_s:
         return []
-    predicted_s, n_pieces, n_relayed, hops = best
-    label = f"{n_relayed} of {n_pieces * n_blocks} pieces by a third cluster"
+    label = f"{n_relayed} of {len(hops) - n_relayed} pieces by a third cluster"
     plan, segment = partial(planner, model, root, n_pieces, hops), n_bytes // n_pieces
     return [Candidate.planned("relayed", label, predicted_s, plan, segment_bytes=segment)]
-
-
-def _end_s(hops: Sequence[Hop]) -> float:
-    return max(hop.arrival_s for hop in hops)
 
 
 for _collective, _planner in (("scatter", plan_relayed), ("gather", plan_collected)):

@@ -334,8 +334,7 @@ def serving_ranks(model: GridModel, root: int, n_bytes: int, *, in_turn: bool = 
     return [rank for ranks in (*clusters, own) for rank in ranks]
 
 
-def flat_tree(model: GridModel, n_bytes: int, root: int, in_turn: bool) -> RankTree:
-    """Return the tree in which the root sends to all others, in the order of `serving_ranks`."""
+def _flat_tree(model: GridModel, n_bytes: int, root: int, in_turn: bool) -> RankTree:
     children: list[tuple[int, ...]] = [()] * model.grid.n_ranks
     children[root] = tuple(serving_ranks(model, root, n_bytes, in_turn=in_turn))
     return RankTree(root, tuple(children))
@@ -384,7 +383,7 @@ def _direct(
         orders.append((True, "clusters in turn"))
     found = []
     for in_turn, order in orders:
-        tree = flat_tree(model, n_bytes, root, in_turn)
+        tree = _flat_tree(model, n_bytes, root, in_turn)
         variants = _in_bulk(name, f"{label}, {order}", model, n_bytes, tree, transform, pace)
         found += variants if in_pieces else variants[:1]
     return found
