@@ -4,8 +4,8 @@ An allreduce up one tree and down again uses every path twice. With several tree
 exchange their partial results, the longest links are crossed only once, but by more bytes. How many
 tops there should be, which hosts are below which, and how fast contributions may leave without
 delaying forwarded messages, no formula says where latency and bandwidth matter about equally. So
-single trees are simulated (`plan.tree_walk`), and the best is changed at random
-(`plan.tree_search`).
+single trees, and trees to a top in each cluster, are simulated (`plan.tree_walk`), and the best of
+all is changed at random (`plan.tree_search`).
 """
 
 from __future__ import annotations
