@@ -162,6 +162,13 @@ class Following:
         self.first_model = first_model
         self.changed = found_of(self.model, first_model)
 
+    @property
+    def has_message(self) -> bool:
+        """Whether this rank has something new to tell the others."""
+        newest = self.news.newest
+        is_new = newest is not None and newest.digest != self._known_digest
+        return is_new or self.news.doubt or self._saw_better_link
+
     def take_message(self) -> RankMessage:
         """Return what this rank tells the others at the next agreed point, and reset it."""
         message = RankMessage(self.news.newest, self.news.doubt, self._saw_better_link)

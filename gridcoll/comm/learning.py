@@ -23,8 +23,9 @@ from gridcoll.comm.decisions import ANY, Decision, Decisions, Semantics, size_cl
 from gridcoll.comm.following import Following, News
 from gridcoll.engine.transport import MPITransport
 from gridcoll.measure.cache.folder import Cache
-from gridcoll.measure.learning.agreed import Agreed, Point
+from gridcoll.measure.learning.agreed import Agreed, Alarm, Point, Stamp
 from gridcoll.measure.learning.arms import arms_of, competitors, limit_of_calls
+from gridcoll.measure.learning.drift import LARGE_DEVIATION, LEAST_DEVIATION
 from gridcoll.measure.learning.learner import Change, Kind, Learner, Observation, Races, Ratio
 from gridcoll.measure.learning.offsets import Offset, compare_clocks
 from gridcoll.measure.learning.outcomes import keep_outcomes
@@ -44,6 +45,9 @@ made when the communicator is freed."""
 SAVE_EVERY_S = 300.0
 """Seconds between two writes of what was learned to the cache. One more write happens at the
 end."""
+
+SLOW_FACTOR, FAST_FACTOR = math.exp(LARGE_DEVIATION), math.exp(LEAST_DEVIATION)
+"""Calls that differ from usual ones by these factors count in a watch."""
 
 FROM_ROOT = ("bcast", "scatter")
 """Collectives that begin when their root enters."""
@@ -121,7 +125,7 @@ class Learning:
         knowledge = float(zlib.crc32(repr(self._inherited).encode()))
         self.agreed = Agreed(
             *(comm, latency_s, offset, knowledge, self.following.take_message),
-            *(self._is_needed_to_begin, self._allowed_s),
+            *(self._is_needed_to_begin, self._allowed_s, self._watch),
         )
         self._seen_kinds: set[Kind] = set()
         self._lost_s = 0.0
@@ -210,6 +214,23 @@ class Learning:
             self._seen_kinds.add(tag.kind)
             return math.inf
         return learner.allowed_s(tag.kind, tag.arm)
+
+    def _watch(self, stamps: Sequence[Stamp]) -> Alarm:
+        """Return what this rank's last calls say about the network."""
+        learner, following = self.learner, self.following
+        more_s, less_s = [], []
+        for each in stamps:
+            call, took_s = each.tag, each.exit_s - each.entry_s
+            if isinstance(call, _Call) and call.n_starts == learner.n_starts:
+                usual_s = learner.usual_s(call.kind, call.arm)
+                if usual_s is not None and took_s > usual_s * SLOW_FACTOR:
+                    more_s.append(took_s - usual_s)
+                elif usual_s is not None and took_s * FAST_FACTOR < usual_s:
+                    less_s.append(usual_s - took_s)
+        return Alarm(
+            following.has_message or learner.drift.is_alarm(more_s),
+            bool(following.changed) and learner.drift.is_alarm(less_s),
+        )
 
     def run(self, flow: Dataflow, run: Callable[[], None]) -> None:
         """Call ``run``, which runs ``flow``; take stamps if ``flow`` is the last decision."""
@@ -345,6 +366,8 @@ class Learning:
         step = following.step(point, drift.suspicion, now_s, self.agreed.total_s, doubt=doubt)
         if following.look_cost_s:
             learner.drift.worth_s = following.look_cost_s
+        if step.model is not None or step.compete:
+            self.agreed.heed()
         if step.model is not None:
             self._restart_with(step.model, keep=not is_wrong)
         elif step.compete:

@@ -152,6 +152,12 @@ class GridModel:
         return self.links[i][j] or self._fastest_outward[i]
 
     @cached_property
+    def _all_links(self) -> list[PLogP]:
+        """Every `link`, row by row. (A call for each of 100 x 100 takes some milliseconds.)"""
+        rows = zip(self.links, self._fastest_outward, strict=True)
+        return [link or stands_in for row, stands_in in rows for link in row]
+
+    @cached_property
     def _fastest_outward(self) -> tuple[PLogP, ...]:
         """What stands in for each cluster's link inside.
 
@@ -181,7 +187,7 @@ class GridModel:
     def latency_s(self) -> FloatArray:
         """``L`` between clusters, (C, C). The diagonal is inside a cluster."""
         n = self.n_clusters
-        return np.array([[self.link(i, j).latency_s for j in range(n)] for i in range(n)])
+        return np.array([link.latency_s for link in self._all_links]).reshape(n, n)
 
     @property
     def round_trip_s(self) -> FloatArray:
@@ -197,15 +203,13 @@ class GridModel:
     def overhead_s(self) -> FloatArray:
         """``os + or`` of a short message between clusters, (C, C). The diagonal is inside one."""
         n = self.n_clusters
-        links = [self.link(i, j) for i in range(n) for j in range(n)]
-        both_s = [link.send_overhead(1) + link.recv_overhead(1) for link in links]
+        both_s = [link.send_overhead(1) + link.recv_overhead(1) for link in self._all_links]
         return np.array(both_s).reshape(n, n)
 
     @cached_property
     def _tables(self) -> tuple[FloatArray, FloatArray]:
         """The union of all links' sizes, (K,); gaps and one-way times there, (2, C, C, K)."""
-        n = self.n_clusters
-        links = [self.link(i, j) for i in range(n) for j in range(n)]
+        n, links = self.n_clusters, self._all_links
         # Many links share one gap curve and differ only in latency. Each curve is evaluated once.
         curves: dict[tuple[tuple[int, ...], tuple[float, ...]], int] = {}
         curve_of = [

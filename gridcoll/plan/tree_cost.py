@@ -59,7 +59,7 @@ def line_costs(shape: str, hosts: Hosts) -> LineCosts:
     most = int(max(out.max(), into.max()))
     counts = [*_counts(shape, hosts), *([(most - 1, 0, 1, 0)] if most else [])]
     not_exceeded: list[FloatArray] = []
-    for row in np.unique(np.array(counts, dtype=float), axis=0)[::-1]:
+    for row in np.array(sorted(set(counts), reverse=True), dtype=float):
         if not any((row <= other).all() for other in not_exceeded):
             not_exceeded.append(row)
     rows = np.array(not_exceeded)

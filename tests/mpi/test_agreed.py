@@ -15,7 +15,7 @@ from gridcoll import GridComm
 from gridcoll.comm import learning
 from gridcoll.engine.transport import MPITransport
 from gridcoll.measure.learning import agreed
-from gridcoll.measure.learning.agreed import Agreed, Point
+from gridcoll.measure.learning.agreed import WATCH_CALLS, Agreed, Alarm, Point
 from gridcoll.measure.learning.learner import Change, Learner, Observation
 from gridcoll.measure.learning.offsets import Offset, compare_clocks
 from tests.mpi.learned import check_calls, near_model, until
@@ -45,6 +45,28 @@ def test_what_calls_lost_is_known_before_there_is_a_clock(world: MPI.Intracomm) 
     ]
     points.close()
     assert lost[0] == pytest.approx(3.0)  # of four calls, the first of which does not count
+    own.Free()
+
+
+@pytest.mark.parametrize("who", ["one slow", "one fast", "all fast"])
+def test_what_ranks_say_while_they_watch(world: MPI.Intracomm, who: str) -> None:
+    """One of them may be the only one that waits. Calls are faster only if they are for all."""
+    own, speaks = world.Dup(), False
+
+    def watch(_: Sequence[object]) -> Alarm:
+        mine = speaks and (who == "all fast" or world.Get_rank() == 1)
+        return Alarm(slow=mine and who == "one slow", fast=mine and who != "one slow")
+
+    points = Agreed(own, 1e-6, offset=Offset(), watch=watch)
+    at: list[int] = []
+    for call in range(20 * WATCH_CALLS):
+        speaks = call > 10 * WATCH_CALLS
+        if points.end("call", float(call), call + 1.0):
+            at.append(call)
+            points.spend(100.0)
+    assert at[0] < 2 * WATCH_CALLS
+    assert (at[-1] > 10 * WATCH_CALLS) == (who != "one fast")
+    points.close()
     own.Free()
 
 

@@ -4,6 +4,10 @@ Ranks stamp entry and exit of each call. At a call number that all ranks know, a
 maximum over ranks starts. It ends some calls later, also at a number that all know. It costs little
 because it runs beside the calls in between. All decisions are taken there, from exchanged values
 only.
+
+Exchanges are rare if they are expensive, or if some were. So that a changed network does not go
+unnoticed in between, ranks *watch*: after a few calls each, they exchange whether calls became much
+longer. If so, the next exchange starts at once.
 """
 
 from __future__ import annotations
@@ -58,6 +62,14 @@ COMPARE_EVERY_S = 60.0
 """Clocks are compared again after this time, in which they drift by up to 3 ms. Once the drift is
 known, the remaining error is less than that of a comparison on busy hosts, some 0.2 ms."""
 
+WATCH_CALLS, WATCH_EVERY_S = 8, 0.25
+"""Calls from one watch to the next; more if they take less than this time. A watch costs each rank
+some 0.1 ms, and ends beside the next calls."""
+
+FIRST_DEAF_CALLS = 16
+"""After an alarm that came to nothing, alarms are ignored for this many calls; twice as many after
+each further one."""
+
 _N_HEAD = 12
 
 
@@ -90,6 +102,10 @@ class _Stamps:
             else:
                 self._dropped = first
         self._last.append(stamp)
+
+    def last(self, n_calls: int) -> list[Stamp]:
+        """Return the stamps of the last ``n_calls`` calls, at most; they stay."""
+        return list(self._last)[-n_calls:]
 
     def take_all(self) -> list[Stamp]:
         """Remove and return all stamps, the oldest first."""
@@ -187,6 +203,17 @@ class RankMessage(NamedTuple):
     better: bool = False
 
 
+class Alarm(NamedTuple):
+    """What one rank says in a watch.
+
+    ``slow``: calls take much longer, which one rank may be the only one to feel. ``fast``: calls
+    take much less, which counts only if all ranks say so.
+    """
+
+    slow: bool = False
+    fast: bool = False
+
+
 class Agreed:
     """Stamps and exchanges of one communicator.
 
@@ -207,6 +234,8 @@ class Agreed:
     allowed_s : callable
         Returns, for the tag of a call, the seconds it may take before its time counts as lost;
         infinite if it never does.
+    watch : callable
+        Returns what this rank says in a watch, from the stamps of the last `WATCH_CALLS` calls.
     """
 
     def __init__(
@@ -218,8 +247,10 @@ class Agreed:
         say: Callable[[], RankMessage] = RankMessage,
         begins: Callable[[object], bool] = lambda _: True,
         allowed_s: Callable[[object], float] = lambda _: math.inf,
+        watch: Callable[[Sequence[Stamp]], Alarm] = lambda _: Alarm(),
     ) -> None:
         self._say, self._begins, self._allowed_s = say, begins, allowed_s
+        self._watch = watch
         self._comm, self._latency_s, self._knowledge = comm, latency_s, knowledge
         self._offset = offset
         self._compared_s: float | None = None
@@ -229,11 +260,14 @@ class Agreed:
         self._since_s = self._own_waits_s = self._own_work_s = 0.0
         self._n_since, self._built_s = 0, 0.0
         self._stamps = _Stamps()
-        self._next = FIRST_CALLS
+        self._due = self._next = FIRST_CALLS
+        """The calls at which the next exchange is to start, and at which anything is to be done."""
+        self._deaf_until, self._deaf_calls = 0, FIRST_DEAF_CALLS
         self._mean_call_s = 0.0
         self._last: deque[tuple[float, int]] = deque(maxlen=N_LAST_EXCHANGES)
         self._late_s = deque([0.0, 0.0], maxlen=2)
         self._under_way: _Exchange | None = None
+        self._watching: _Exchange | None = None
 
     def end(
         self, tag: object, entry_s: float, exit_s: float, *, is_trial: bool = False
@@ -247,14 +281,43 @@ class Agreed:
         self.n_calls += 1
         if self.n_calls < self._next:
             return None
-        began_s = time.monotonic()
-        if self._under_way is None:
-            self._start()
-            point = None
-        else:
+        began_s, point = time.monotonic(), None
+        if self._under_way is not None:
             point = self._finish(self._under_way)
+        elif self._watching is not None:
+            self._end_watch(self._watching)
+        elif self.n_calls < self._due:
+            self._start_watch()
+        else:
+            self._start()
         self._own_waits_s += time.monotonic() - began_s
         return point
+
+    def heed(self) -> None:
+        """Do not ignore alarms: the last one was right. Equal on all ranks at an agreed point."""
+        self._deaf_until, self._deaf_calls = 0, FIRST_DEAF_CALLS
+
+    def _start_watch(self) -> None:
+        alarm = self._watch(self._stamps.last(WATCH_CALLS))
+        mine = np.array([float(alarm.slow), -float(alarm.fast)])
+        self._watching = _Exchange(self._comm, mine, (), 0, None)
+        self._next = self.n_calls + self._lag()
+
+    def _end_watch(self, watch: _Exchange) -> None:
+        any_slow, not_all_fast = watch.wait().tolist()
+        self._watching = None
+        if (any_slow or not_all_fast < 0) and self.n_calls >= self._deaf_until:
+            self._deaf_until = self.n_calls + self._deaf_calls
+            self._deaf_calls *= 2
+            self._due = self.n_calls
+        if self.n_calls >= self._due:
+            self._start()
+        else:
+            self._await_watch()
+
+    def _await_watch(self) -> None:
+        n_calls = max(WATCH_CALLS, WATCH_EVERY_S / max(self._mean_call_s, 1e-9))
+        self._next = min(self._due, self.n_calls + int(n_calls))
 
     @property
     def n_left(self) -> int:
@@ -348,7 +411,8 @@ class Agreed:
                 self._compared_s = self._ended_s
             # The median: one call with a rank late by seconds says nothing about later calls.
             self._late_s.append(median(each.skew_s for each in seen))
-        self._next = self.n_calls + self._interval()
+        self._due = self.n_calls + self._interval()
+        self._await_watch()
         return Point(
             *(seen, total_s, self.overhead_s, on_clock, most == -least),
             exchange.offer if newest == -oldest else None,
@@ -424,10 +488,11 @@ class Agreed:
         return int(min(max(n_calls, FEWEST_CALLS), most))
 
     def close(self) -> None:
-        """Wait for the exchange under way. Collective."""
-        if self._under_way is not None:
-            self._under_way.wait()
-            self._under_way = None
+        """Wait for what is under way. Collective."""
+        for each in (self._under_way, self._watching):
+            if each is not None:
+                each.wait()
+        self._under_way = self._watching = None
 
 
 class _Exchange:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from gridcoll.measure.learning.beliefs import Belief, median
@@ -148,6 +148,13 @@ class Drift:
             self._usual.clear()
             self._unusual.clear()
         return doubt
+
+    def is_alarm(self, differences_s: Sequence[float]) -> bool:
+        """Whether calls that differ so much from usual ones are reason to compare all ranks."""
+        seconds, n_calls = sum(differences_s), len(differences_s)
+        if n_calls >= N_OF_LAST:
+            return seconds >= LEAST_LOST * self.worth_s
+        return n_calls >= N_COSTLY and seconds >= self.worth_s
 
     def retract(self) -> None:
         """Remove the suspicious durations from beliefs, because they belong to the changed network.

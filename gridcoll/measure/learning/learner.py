@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gridcoll.measure.learning.beliefs import Arm, Belief, Shift, noise_of
-from gridcoll.measure.learning.drift import Drift
+from gridcoll.measure.learning.drift import FEWEST_BEFORE, Drift
 from gridcoll.measure.learning.elimination import Race
 
 REGRET_BUDGET = 0.05
@@ -194,6 +194,13 @@ class Learner:
         if entry is None or _is_native(entry[1][arm].family):
             return math.inf
         return SURPRISE_FACTOR * entry[1][arm].predicted_s
+
+    def usual_s(self, kind: Kind, arm: int) -> float | None:
+        """Return the median seconds of such calls; None if too few were observed."""
+        entry = self._races.get(kind)
+        if entry is None or entry[0].beliefs[arm].n_observed < FEWEST_BEFORE:
+            return None
+        return entry[0].beliefs[arm].observed_s
 
     def leader(self, kind: Kind) -> int:
         """Return the leading arm; the first one until more is known."""

@@ -138,13 +138,14 @@ def find_neighbours(model: GridModel) -> Grid:
     a chain of near clusters connects them.
     """
     is_near = model.latency_s <= NEAR_LATENCY_FRACTION * model.latency_s.max()
-    group = list(range(model.n_clusters))
-    for i, j in np.argwhere(np.triu(is_near & is_near.T, 1)).tolist():
-        group = [group[i] if g == group[j] else g for g in group]
-    if group == list(range(model.n_clusters)):
+    is_near = is_near & is_near.T | np.eye(model.n_clusters, dtype=bool)
+    every = np.arange(model.n_clusters)
+    group, before = every, every - 1
+    while (group != before).any():  # each takes the least number among those near it
+        before, group = group, np.where(is_near, group, model.n_clusters).min(axis=1)
+    if (group == every).all():
         return model.grid
-    labels = [group[cluster] for cluster in model.grid.cluster_of]
-    return model.grid.regroup(labels)
+    return model.grid.regroup(group[list(model.grid.cluster_of)].tolist())
 
 
 @algorithm(

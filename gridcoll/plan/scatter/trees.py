@@ -40,7 +40,7 @@ def price_bulk(model: GridModel, subtrees: Subtrees, n_bytes: int, piece_bytes: 
     ``piece_bytes``, longer messages are sent in pieces of at most this length.
     """
     size, cluster_of = subtrees.size, model.grid.cluster_of
-    carried = np.unique(size)
+    carried = np.array(sorted(set(size)))
     at = {int(count): k for k, count in enumerate(carried)}
     carried_bytes = carried.astype(float) * n_bytes
     everywhere = range(model.n_clusters)

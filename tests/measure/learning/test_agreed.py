@@ -10,9 +10,12 @@ from mpi4py import MPI
 from gridcoll.measure.learning import agreed
 from gridcoll.measure.learning.agreed import (
     COMPARE_EVERY_S,
+    FIRST_DEAF_CALLS,
     MOST_STAMPED,
     OVERHEAD_PART,
+    WATCH_CALLS,
     Agreed,
+    Alarm,
 )
 from gridcoll.measure.learning.learner import REGRET_BUDGET
 from gridcoll.measure.learning.offsets import Offset
@@ -64,6 +67,54 @@ def test_a_clock_that_is_old_is_compared_again() -> None:
         assert calls.n_calls * call_s > began_s + COMPARE_EVERY_S
         calls.offset = Offset()
         calls.spend(calls.clock_cost_s)
+
+
+def test_calls_are_watched_while_exchanges_are_too_expensive() -> None:
+    slow = False
+    calls = Agreed(MPI.COMM_SELF, 1e-6, offset=Offset(), watch=lambda _: Alarm(slow=slow))
+
+    def call() -> bool:
+        return calls.end("call", float(calls.n_calls), calls.n_calls + 1.0) is not None
+
+    while not call():
+        pass
+    calls.spend(100.0)
+    while not call():
+        pass
+    assert not any(call() for _ in range(10 * WATCH_CALLS))
+    slow, began = True, calls.n_calls
+    while not call():
+        assert calls.n_calls < began + 2 * WATCH_CALLS
+
+
+@pytest.mark.parametrize("heeds", [False, True])
+def test_alarms_that_come_to_nothing_become_rare(heeds: bool) -> None:
+    """Of a program in which ranks are always late."""
+    calls = Agreed(MPI.COMM_SELF, 1e-6, offset=Offset(), watch=lambda _: Alarm(slow=True))
+    n_points = 0
+    for _ in range(32 * FIRST_DEAF_CALLS):
+        if calls.end("call", float(calls.n_calls), calls.n_calls + 1.0):
+            n_points += 1
+            calls.spend(0.0 if n_points > 2 else 100.0)
+            if heeds:
+                calls.heed()
+    assert n_points > 25 if heeds else 4 < n_points < 10
+
+
+def test_a_watch_sees_the_last_calls() -> None:
+    """Those of the last exchange are not among them."""
+    watched: list[list[object]] = []
+    calls = Agreed(
+        *(MPI.COMM_SELF, 1e-6),
+        offset=Offset(),
+        watch=lambda stamps: watched.append([each.tag for each in stamps]) or Alarm(),
+    )
+    for number in range(200):
+        if calls.end(number, float(number), number + 1.0):
+            calls.spend(100.0)
+    assert watched
+    assert all(tags == list(range(tags[0], tags[0] + len(tags))) for tags in watched)
+    assert {len(tags) for tags in watched[1:]} == {WATCH_CALLS}
 
 
 def test_times_before_there_was_a_clock_are_none_of_it() -> None:
