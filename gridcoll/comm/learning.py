@@ -221,12 +221,17 @@ class Learning:
         more_s, less_s = [], []
         for each in stamps:
             call, took_s = each.tag, each.exit_s - each.entry_s
-            if isinstance(call, _Call) and call.n_starts == learner.n_starts:
-                usual_s = learner.usual_s(call.kind, call.arm)
-                if usual_s is not None and took_s > usual_s * SLOW_FACTOR:
-                    more_s.append(took_s - usual_s)
-                elif usual_s is not None and took_s * FAST_FACTOR < usual_s:
-                    less_s.append(usual_s - took_s)
+            if not isinstance(call, _Call) or call.n_starts != learner.n_starts:
+                continue
+            usual_s = learner.usual_s(call.kind, call.arm)
+            if usual_s is None:  # after the first call, the prediction counts
+                known = call.kind in self._seen_kinds
+                most_s = learner.allowed_s(call.kind, call.arm) if known else math.inf
+                more_s += [took_s - most_s] if took_s > most_s else []
+            elif took_s > usual_s * SLOW_FACTOR:
+                more_s.append(took_s - usual_s)
+            elif took_s * FAST_FACTOR < usual_s:
+                less_s.append(usual_s - took_s)
         return Alarm(
             following.has_message or learner.drift.is_alarm(more_s),
             bool(following.changed) and learner.drift.is_alarm(less_s),

@@ -12,7 +12,9 @@ from mpi4py import MPI
 
 from gridcoll import GridComm
 from gridcoll.comm import following
-from gridcoll.measure.learning.agreed import Agreed
+from gridcoll.comm.decisions import ANY
+from gridcoll.comm.learning import _Call
+from gridcoll.measure.learning.agreed import Agreed, Alarm, Stamp
 from gridcoll.measure.learning.drift import Drift
 from gridcoll.measure.learning.learner import Change, Learner, Observation
 from gridcoll.measure.learning.links import Glance, LinkFactors
@@ -263,6 +265,65 @@ def test_calls_before_a_change_do_not_count_after_it(
         comm.Bcast(data)
     assert told[0] == 0
     assert told[1] > 0
+    comm.Free()
+    own.Free()
+
+
+def test_what_a_rank_says_of_its_last_calls(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While exchanges are rare: whether calls take far longer, or less if links were slow."""
+    Looks(monkeypatch)
+    own = world.Dup()
+    comm = GridComm(own, model=measured(world))
+    mine, data = learning_of(comm), np.zeros(100)
+    kind = mine._kind("bcast", data.nbytes, 0, ANY)
+    for _ in range(MOST_TRIES):
+        comm.Bcast(data)
+        if mine.learner.usual_s(kind, mine.learner.leader(kind)) is not None:
+            break
+    arm = mine.learner.leader(kind)
+    usual_s = mine.learner.usual_s(kind, arm)
+    assert usual_s is not None
+    mine.learner.drift.worth_s = usual_s
+
+    def said(factor: float, n_calls: int) -> Alarm:
+        call = _Call(kind, arm, None, mine.learner.n_starts, is_trial=False)
+        return mine._watch([Stamp(call, 1.0, 1.0 + factor * usual_s)] * n_calls)
+
+    mine.following.take_message()
+    assert [said(factor, 4).slow for factor in (3.0, 1.5, 0.1)] == [True, False, False]
+    assert [said(1.5 + 1, n_calls).slow for n_calls in (1, 2)] == [False, True]
+    assert not said(0.1, 4).fast
+    mine.following.changed = {(0, 1): LinkFactors(1.0, 10.0)}
+    assert [said(factor, 4).fast for factor in (3.0, 0.9, 0.1)] == [False, False, True]
+    mine.following._saw_better_link = True
+    assert said(1.0, 1).slow
+    comm.Free()
+    own.Free()
+
+
+def test_calls_slow_from_the_second_one_are_told_before_there_is_a_clock(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one opens connections."""
+    monkeypatch.setattr(Agreed, "may_compare_clocks", False)
+    own = world.Dup()
+    comm = GridComm(own, model=measured(world))
+    mine, data = learning_of(comm), np.zeros(100)
+    comm.Bcast(data)
+    kind = mine._kind("bcast", data.nbytes, 0, ANY)
+    most_s = mine.learner.allowed_s(kind, 0)
+    mine.learner.drift.worth_s = most_s
+
+    def says_slow(seconds: float) -> bool:
+        call = _Call(kind, 0, None, mine.learner.n_starts, is_trial=False)
+        return mine._watch([Stamp(call, 1.0, 1.0 + seconds)] * 4).slow
+
+    assert not says_slow(3 * most_s)
+    until(comm, lambda: mine.agreed.n_points > 0)
+    assert says_slow(3 * most_s)
+    assert not says_slow(0.9 * most_s)
     comm.Free()
     own.Free()
 
