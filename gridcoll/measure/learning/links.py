@@ -162,7 +162,7 @@ def look_at_links(
     rounds += rounds_inside(model, inside)
     by_route = _compare_rounds(comm, transport, model, rounds)
     found = _slowest(by_route)
-    thinner = [pair for pair in found if _is_thinner(pair, found)]
+    thinner = [pair for pair in found if _is_thinner(model, pair, found)]
     together = _measure_together(comm, transport, model, thinner, found)
     filled_by_one = {
         pair
@@ -508,16 +508,23 @@ def _together(model: GridModel, pair: Pair, found: Mapping[Pair, LinkFactors]) -
     each = found[pair]
     if each.together_bytes_per_s and each.gap > CHANGED:
         return min(before_bytes_per_s, each.together_bytes_per_s)
-    if _is_thinner(pair, found):
+    if _is_thinner(model, pair, found):
         return LONG_BYTES / scaled(model.link(*pair), each).gap(float(LONG_BYTES))
     return before_bytes_per_s / each.gap
 
 
-def _is_thinner(pair: Pair, found: Mapping[Pair, LinkFactors]) -> bool:
-    """Whether one flow is slower by more than a longer latency or a slower interface explains."""
+def _is_thinner(model: GridModel, pair: Pair, found: Mapping[Pair, LinkFactors]) -> bool:
+    """Whether one flow is slower by more than a longer latency or a slower interface explains.
+
+    The flow is between coordinators, so another host's interface explains nothing.
+    """
     each = found[pair]
-    alone = max([each.latency, *(found[c, c].gap for c in pair if (c, c) in found)])
-    return each.gap > CHANGED * max(alone, 1.0)
+    alone = max(each.latency, 1.0)
+    for c in pair:
+        inside = found.get((c, c))
+        if inside and (not inside.ends or model.grid.clusters[c].coordinator in inside.ends):
+            alone = max(alone, inside.gap)
+    return each.gap > CHANGED * alone
 
 
 def scaled(link: PLogP, found: LinkFactors) -> PLogP:

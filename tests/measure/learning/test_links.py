@@ -40,12 +40,20 @@ def test_only_the_link_that_changed_is_another_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("latency", "inside", "together"),
-    [(1.0, 1.0, 12.5e6 / 4), (4.0, 1.0, 1e8 / 4), (1.0, 4.0, 1e8 / 4)],
+    ("latency", "inside", "ends", "together"),
+    [
+        (1.0, 1.0, None, 12.5e6 / 4),
+        (4.0, 1.0, None, 1e8 / 4),
+        (1.0, 4.0, None, 1e8 / 4),
+        (1.0, 4.0, (1, 0), 1e8 / 4),
+        (1.0, 4.0, (1, 2), 12.5e6 / 4),
+    ],
 )
-def test_a_thinner_link_is_full_by_one_flow(latency: float, inside: float, together: float) -> None:
-    """Not where a longer way, or a host's slower interface, slows every flow by itself."""
-    found = {(0, 1): LinkFactors(latency, 4.0), (0, 0): LinkFactors(1.0, inside)}
+def test_a_thinner_link_is_full_by_one_flow(
+    latency: float, inside: float, ends: tuple[int, int] | None, together: float
+) -> None:
+    """Not where a longer way, or the coordinator's slower interface, slows every flow by itself."""
+    found = {(0, 1): LinkFactors(latency, 4.0), (0, 0): LinkFactors(1.0, inside, ends)}
     changed = changed_model(MODEL, found)
     assert changed is not None
     assert changed.aggregate_bytes_per_s[0][1] == pytest.approx(together, rel=0.01)
