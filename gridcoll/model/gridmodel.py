@@ -154,8 +154,8 @@ class GridModel:
     @cached_property
     def _all_links(self) -> list[PLogP]:
         """Every `link`, row by row. (A call for each of 100 x 100 takes some milliseconds.)"""
-        rows = zip(self.links, self._fastest_outward, strict=True)
-        return [link or stands_in for row, stands_in in rows for link in row]
+        rows = enumerate(self.links)
+        return [link or self._fastest_outward[i] for i, row in rows for link in row]
 
     @cached_property
     def _fastest_outward(self) -> tuple[PLogP, ...]:
