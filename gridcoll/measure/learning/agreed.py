@@ -263,6 +263,7 @@ class Agreed:
         self._due = self._next = FIRST_CALLS
         """The calls at which the next exchange is to start, and at which anything is to be done."""
         self._deaf_until, self._deaf_calls = 0, FIRST_DEAF_CALLS
+        """The call up to which alarms are ignored, and for how many calls after the next one."""
         self._mean_call_s = 0.0
         self._last: deque[tuple[float, int]] = deque(maxlen=N_LAST_EXCHANGES)
         self._late_s = deque([0.0, 0.0], maxlen=2)
@@ -304,9 +305,9 @@ class Agreed:
         self._next = self.n_calls + self._lag()
 
     def _end_watch(self, watch: _Exchange) -> None:
-        any_slow, not_all_fast = watch.wait().tolist()
+        any_slow, least_fast = watch.wait() * (1.0, -1.0)
         self._watching = None
-        if (any_slow or not_all_fast < 0) and self.n_calls >= self._deaf_until:
+        if (any_slow or least_fast) and self.n_calls >= self._deaf_until:
             self._deaf_until = self.n_calls + self._deaf_calls
             self._deaf_calls *= 2
             self._due = self.n_calls

@@ -53,11 +53,12 @@ def test_a_thinner_link_is_full_by_one_flow(
     latency: float, inside: float, ends: tuple[int, int] | None, together: float
 ) -> None:
     """Not where a longer way, or the coordinator's slower interface, slows every flow by itself."""
+    model = model_of([0, 0, 0, 1, 1], together=1e8)
     found = {(0, 1): LinkFactors(latency, 4.0), (0, 0): LinkFactors(1.0, inside, ends)}
-    changed = changed_model(MODEL, found)
+    changed = changed_model(model, found)
     assert changed is not None
     assert changed.aggregate_bytes_per_s[0][1] == pytest.approx(together, rel=0.01)
-    assert changed.aggregate_bytes_per_s[1][0] == MODEL.aggregate_bytes_per_s[1][0]
+    assert changed.aggregate_bytes_per_s[1][0] == model.aggregate_bytes_per_s[1][0]
 
 
 @pytest.mark.parametrize(
