@@ -12,6 +12,10 @@ The ways are ``frozen``, by a model that does not change (``GRIDCOLL_LEARN=off``
 grid file. ``fresh`` stands for two frozen runs, in the state before the change and in the state
 after it, each with a full discovery in that state. They show the best possible times. Runs that
 ``--ways`` leaves out are read from the output folder. The plot shows the time per call over time.
+
+The last line of each table is for a round of all three calls, from entry to entry. The times of
+calls are from their last entries: a slow host enters late, which makes one call longer and the next
+one shorter.
 """
 
 from __future__ import annotations
@@ -32,6 +36,8 @@ FALL_S, RISE_S, END_S, FRESH_S = 25.0, 55.0, 80.0, 15.0
 WAYS = ("frozen", "following", "fresh")
 CHANGING = {"frozen": "off", "following": "on", "declared": "on"}
 """The ways that see the change while they run, and the value of ``GRIDCOLL_LEARN``."""
+
+ROUND = "a round"
 
 SETTLING_CALLS, SETTLING_S = 20, 3.0
 """Calls should be fast again within this number of calls or seconds, whichever is longer."""
@@ -83,16 +89,19 @@ def run(grid: Path, mpi: str, model: Path, rows: Path, seconds: float, learn: st
 
 
 def medians(rows: list[dict[str, Any]], from_s: float, until_s: float) -> dict[str, float]:
-    """Return the median seconds of each call, of those that began in the given interval.
+    """Return the median seconds of each call, and of a round, if begun in the given interval.
 
     Times are counted from the first call.
     """
     first_s = rows[0]["entry_s"]
-    by_call: dict[str, list[float]] = {}
-    for row in rows:
+    calls = list(dict.fromkeys(row["call"] for row in rows))
+    found: dict[str, list[float]] = {name: [] for name in (*(f"{c} B" for c in calls), ROUND)}
+    for k, row in enumerate(rows):
         if from_s <= row["entry_s"] - first_s < until_s:
-            by_call.setdefault(row["call"], []).append(row["exit_s"] - row["entry_s"])
-    return {call: statistics.median(took) for call, took in by_call.items()}
+            found[f"{row['call']} B"].append(row["exit_s"] - row["entry_s"])
+            if row["call"] == calls[0] and k + len(calls) < len(rows):
+                found[ROUND].append(rows[k + len(calls)]["entry_s"] - row["entry_s"])
+    return {name: statistics.median(took) for name, took in found.items() if took}
 
 
 def settling_end_s(rows: list[dict[str, Any]], from_s: float) -> float:
@@ -109,7 +118,7 @@ def change_seen_s(rows: list[dict[str, Any]]) -> float:
     times of events are of no use here, as they are counted from before the start.
     """
     before, first_s = medians(rows, 0.0, 10.0), rows[0]["entry_s"]
-    slow = [row["exit_s"] - row["entry_s"] > 1.5 * before[row["call"]] for row in rows]
+    slow = [row["exit_s"] - row["entry_s"] > 1.5 * before[f"{row['call']} B"] for row in rows]
     for k, row in enumerate(rows[:-2]):
         if row["entry_s"] - first_s > 10 and all(slow[k : k + 3]):
             return float(row["entry_s"] - first_s)
@@ -188,8 +197,9 @@ def main() -> None:
             for call, took_s in medians(rows, settling_end_s(rows, from_s), until_s).items():
                 fresh_s = best[when].get(call)
                 over = f"  {took_s / fresh_s:.2f} times fresh" if fresh_s else ""
-                print(f"  {call:>18} B  {1e3 * took_s:8.1f} ms{over}")
-    draw(rows_of, folder / f"{name}.svg")
+                print(f"  {call:>20}  {1e3 * took_s:8.1f} ms{over}")
+    if rows_of:
+        draw(rows_of, folder / f"{name}.svg")
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 from mpi4py import MPI
 
-N_WARM_UP = 1
-"""Number of calls of each kind before the timed ones."""
+MOST_WARM_UP = 10
+"""Before the timed calls of each kind come as many others, but at most this number, as in IMB."""
 
 
 def call_of(comm: MPI.Intracomm, name: str, n_bytes: int) -> Callable[[], object]:
@@ -35,11 +35,11 @@ def main() -> None:
     for name in names.split(","):
         for n_bytes in map(int, sizes.split(",")):
             call = call_of(comm, name, n_bytes)
-            took_s = 0.0
-            for k in range(N_WARM_UP + n_calls):
+            took_s, n_warm_up = 0.0, min(n_calls, MOST_WARM_UP)
+            for k in range(n_warm_up + n_calls):
                 began_s = MPI.Wtime()
                 call()
-                took_s += (MPI.Wtime() - began_s) * (k >= N_WARM_UP)
+                took_s += (MPI.Wtime() - began_s) * (k >= n_warm_up)
                 comm.Barrier()
             longest_s = comm.allreduce(took_s / n_calls, MPI.MAX)
             if comm.rank == 0:

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from gridcoll.comm.settings import Settings
 from gridcoll.constants import SHORT_IN_ORDER_BYTES
-from gridcoll.model import GridModel
+from gridcoll.model import GridModel, planning_model
 from gridcoll.model.gridmodel import ModelKey
 from gridcoll.plan import Choice, Dataflow, choose, dataflow, rerooted
 from gridcoll.plan.natives import NATIVE, NATIVES
@@ -106,6 +106,7 @@ class Decisions:
         self, rank: int, model: GridModel, settings: Settings, share_with: Decisions | None = None
     ) -> None:
         self.rank, self.model, self.settings = rank, model, settings
+        self.planning_model = planning_model(model)
         self._choices: OrderedDict[tuple[str, int, int, Semantics], Choice]
         self._decided: OrderedDict[_Key, Decision]
         self._choices = share_with._choices if share_with else OrderedDict()
@@ -153,12 +154,13 @@ class Decisions:
         """
         key = (collective, size_class(n_bytes), root, semantics)
         found = self._choices.pop(key, None)
-        alike = root if semantics.depends_on_rank_order else self.model.grid.first_alike[root]
+        model = self.planning_model
+        alike = root if semantics.depends_on_rank_order else model.grid.first_alike[root]
         if found is None and alike != root:
-            found = rerooted(self.choice(collective, n_bytes, alike, semantics), self.model, root)
+            found = rerooted(self.choice(collective, n_bytes, alike, semantics), model, root)
         elif found is None:
             grid_only = self.settings.force == "grid"
-            found = _choose(ModelKey(self.model), self._forced(collective), grid_only, key)
+            found = _choose(ModelKey(model), self._forced(collective), grid_only, key)
         _put(self._choices, key, found, N_CHOICES)
         return found
 
@@ -221,7 +223,7 @@ class Decisions:
 
         Children with equal shapes share their decisions.
         """
-        grid = self.model.grid
+        grid = self.planning_model.grid
         host_numbers: dict[str, int] = {}
         hosts = (host_numbers.setdefault(grid.hosts[rank], len(host_numbers)) for rank in ranks)
         return ranks.index(self.rank), *(grid.cluster_of[rank] for rank in ranks), *hosts

@@ -84,7 +84,7 @@ class News:
         return digest
 
     def _set_newest(self, model: GridModel) -> float:
-        digest = float(zlib.crc32(repr(model.links).encode()) + 1)
+        digest = float(zlib.crc32(repr(_state(model)).encode()) + 1)
         self.newest = Offer(digest, model)
         with self._lock:
             children = list(self._children.items())
@@ -222,7 +222,7 @@ class Following:
     def _use_offer(self, offer: Offer) -> Step:
         """Use the model that a related communicator found."""
         self._known_digest = offer.digest
-        if not isinstance(offer.what, GridModel) or offer.what.links == self.model.links:
+        if not isinstance(offer.what, GridModel) or _state(offer.what) == _state(self.model):
             return Step()
         self._tell("another communicator found that links changed")
         self.model = offer.what
@@ -273,6 +273,7 @@ class Following:
             if each is not None:
                 latency = f"{each.latency:.2g} times the latency, " if a != b else ""
                 where = f"{names[a]} to {names[b]}" if a != b else f"inside {names[a]}"
+                where += f", {' '.join(each.slow_hosts)}" if each.slow_hosts else ""
                 rate = each.together_bytes_per_s
                 together = f", {format_rate(rate)} together" if 0 < rate < math.inf else ""
                 self._tell(f"{where}: {latency}{each.gap:.2g} times the gap{together}")
@@ -316,3 +317,8 @@ class Following:
         rank, messages = self._comm.Get_rank(), self._messages()
         self._saw_better_link |= any(each.is_better(messages, rank, self.model) for each in glances)
         self.measuring_s += time.monotonic() - began_s
+
+
+def _state(model: GridModel) -> tuple[object, ...]:
+    """Return what can change while a job runs."""
+    return model.links, model.slow_hosts

@@ -163,7 +163,7 @@ class Learning:
         if no_trials:
             arm = self.learner.leader(kind)
         else:
-            model = decisions.model
+            model = decisions.planning_model
             arm = self.learner.next_arm(
                 kind,
                 lambda: arms_of(collective, candidates, model, n_bytes),

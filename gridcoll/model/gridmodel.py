@@ -60,6 +60,18 @@ class TimesBySize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return TimesBySize(tuple(sizes), tuple(by_size[size] for size in sizes))
 
 
+@dataclass(frozen=True)
+class SlowHosts:
+    """Hosts of one cluster whose interfaces are slower than those of its other hosts, if any.
+
+    A message takes ``factor`` times the gap of the cluster's link.
+    """
+
+    cluster: int
+    hosts: tuple[str, ...]
+    factor: float
+
+
 MOST_CACHED, LARGEST_CACHED = 64, 8192
 """`GridModel.gap_and_one_way_s` caches at most this many results, with at most this many elements
 in each array: 8 MiB in all."""
@@ -114,6 +126,9 @@ class GridModel:
     """By cluster, the rate of all its outgoing flows together, which is also that of all its
     incoming flows; 0 if no limit is known. Empty: no limit is known for any cluster. For a cluster
     of one host, the rate of its interface."""
+    slow_hosts: tuple[SlowHosts, ...] = ()
+    """At most one entry for each cluster. ``links`` are those of the other hosts. Plans are made
+    with `planning_model`."""
 
     def __post_init__(self) -> None:
         n = len(self.grid.clusters)
@@ -127,6 +142,10 @@ class GridModel:
             raise UsageError(f"contention: must be {n} numbers from 0 on, got {self.contention}")
         if self.sources and [len(row) for row in self.sources] != [n] * n:
             raise UsageError(f"sources: must be {n} x {n} for {n} clusters")
+        for each in self.slow_hosts:
+            nodes = self.grid.clusters[each.cluster].nodes if 0 <= each.cluster < n else ()
+            if not each.hosts or not {node[0].host for node in nodes}.issuperset(each.hosts):
+                raise UsageError(f"slow_hosts: must be hosts of a cluster, got {each}")
         if len(self.links) != n or any(len(row) != n for row in self.links):
             raise UsageError(f"links: must be {n} x {n} for {n} clusters")
         for i, row in enumerate(self.links):
@@ -150,6 +169,17 @@ class GridModel:
         interface can carry that much.
         """
         return self.links[i][j] or self._fastest_outward[i]
+
+    def slow_link(self, c: int) -> PLogP:
+        """Return the pLogP between a slow host of cluster ``c`` and its other hosts.
+
+        It is that of all hosts if none is slow.
+        """
+        link = self.link(c, c)
+        for each in self.slow_hosts:
+            if each.cluster == c:
+                return link.at_rate(LONG_BYTES / (each.factor * link.gap(float(LONG_BYTES))))
+        return link
 
     @cached_property
     def _all_links(self) -> list[PLogP]:
@@ -353,6 +383,13 @@ class GridModel:
         def by_link(rows: tuple[tuple[T, ...], ...]) -> tuple[tuple[T, ...], ...]:
             return tuple(map(by_cluster, by_cluster(rows)))
 
+        slow = (
+            SlowHosts(c, hosts, each.factor)
+            for c, cluster in enumerate(grid.clusters)
+            for each in self.slow_hosts
+            if each.cluster == origin[c]
+            and (hosts := tuple(p[0].host for p in cluster.nodes if p[0].host in each.hosts))
+        )
         return GridModel(
             grid,
             links,
@@ -366,6 +403,7 @@ class GridModel:
             mpi=self.mpi,
             sources=by_link(self.sources),
             uplink_bytes_per_s=by_cluster(self.uplink_bytes_per_s),
+            slow_hosts=tuple(slow),
         )
 
 

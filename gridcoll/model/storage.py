@@ -12,7 +12,7 @@ import msgspec
 from gridcoll.errors import FileError, UsageError
 from gridcoll.files import unfit, write_atomically
 from gridcoll.model.correction import Correction
-from gridcoll.model.gridmodel import GridModel, TimesBySize
+from gridcoll.model.gridmodel import GridModel, SlowHosts, TimesBySize
 from gridcoll.model.plogp import PLogP
 from gridcoll.topology.grid import Cluster, Grid, Process
 
@@ -77,6 +77,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
     stages: tuple[str, ...] = ()
     sources: tuple[tuple[str, ...], ...] = ()
     uplink_bytes_per_s: tuple[NotNegative, ...] = ()
+    slow_hosts: tuple[SlowHosts, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 def format_model(model: GridModel) -> bytes:
@@ -104,6 +105,7 @@ def format_model(model: GridModel) -> bytes:
             }
             for collective, natives in model.native_runs.items()
         },
+        slow_hosts=model.slow_hosts or msgspec.UNSET,
         **{name: getattr(model, name) for name in _COPIED_FIELDS},
     )
     encoded = msgspec.json.encode(document, order="deterministic")
@@ -160,6 +162,7 @@ def _build(document: _Document) -> GridModel:
             }
             for collective, natives in document.native_runs.items()
         },
+        slow_hosts=document.slow_hosts or (),
         **{name: getattr(document, name) for name in _COPIED_FIELDS},
     )
 

@@ -10,6 +10,7 @@ import pytest
 from gridcoll import plan
 from gridcoll.comm.decisions import Decisions, Semantics
 from gridcoll.comm.settings import Settings
+from gridcoll.model import SlowHosts, planning_model
 from tests.plan.grids import model_of
 
 
@@ -77,3 +78,17 @@ def test_a_plan_is_written_before_its_first_call() -> None:
     flow = decisions.decide("allreduce", 1 << 16, 0, unit_bytes=8).flow
     assert flow is not None
     assert "flat" in vars(flow)
+
+
+def test_choices_spare_slow_hosts() -> None:
+    """A slow host is no equivalent root, and children differ by which of their hosts is slow."""
+    model = model_of([0, 0, 0, 0, 1, 1, 1, 1], together=1e8)
+    slow = replace(model, slow_hosts=(SlowHosts(1, ("host5",), 3.0),))
+    decisions = Decisions(0, slow, Settings())
+    choice = decisions.choice("bcast", 1 << 20, 0)
+    expected = plan.choose("bcast", planning_model(slow), 1 << 20, 0)
+    assert choice.winner.predicted_s == expected.winner.predicted_s
+    from_slow, from_others = (decisions.choice("bcast", 1 << 20, root) for root in (5, 6))
+    assert from_slow.winner.predicted_s != from_others.winner.predicted_s
+    children = [decisions.restrict(ranks) for ranks in ([0, 1, 4, 5], [0, 1, 4, 6])]
+    assert children[0].choice("bcast", 1 << 20, 0) is not children[1].choice("bcast", 1 << 20, 0)

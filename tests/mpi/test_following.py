@@ -18,7 +18,7 @@ from gridcoll.measure.learning.agreed import Agreed, Alarm, Stamp
 from gridcoll.measure.learning.drift import Drift
 from gridcoll.measure.learning.learner import Change, Learner, Observation
 from gridcoll.measure.learning.links import Glance, LinkFactors
-from gridcoll.model import GridModel
+from gridcoll.model import GridModel, SlowHosts
 from gridcoll.topology import Grid
 from tests.mpi.learned import MOST_TRIES, check_calls, learning_of, near_comm, near_model, until
 from tests.mpi.support import works
@@ -137,6 +137,44 @@ def test_what_one_communicator_finds_reaches_its_relatives(
         until(each, lambda each=each: slowness(each) == pytest.approx(1.0))  # type: ignore[misc]
     for each in (late, child, sibling, finder, parent):
         each.Free()
+    own.Free()
+
+
+def test_a_slow_host_changes_plans_but_not_the_grid(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On relatives, too; and all is as before when it has recovered."""
+    Looks(monkeypatch)
+    monkeypatch.setattr(following, "GLANCE_EVERY_S", 1e9)
+    near = near_model(world.Get_size())
+    grid = Grid.from_labels(near.grid.cluster_of)
+    c = grid.ranks_per_cluster.index(max(grid.ranks_per_cluster))
+    host = grid.clusters[c].processes[-1].host
+    found = {(c, c): LinkFactors(1.0, 3.0, slow_hosts=(host,))}
+    monkeypatch.setattr(following, "look_at_links", lambda *_: found)
+    own = world.Dup()
+    comm = GridComm(own, model=replace(near, grid=grid, origin="measured"))
+    sibling = comm.Dup()
+    until(comm, lambda: learning_of(comm).agreed.offset is not None)
+    for suspicion in (1, -1):
+        for _ in range(MOST_TRIES):
+            learning_of(comm).learner.drift.suspicion = suspicion
+            check_calls(comm, 1)
+            if bool(comm.model.slow_hosts) == (suspicion > 0):
+                break
+        expected = (SlowHosts(c, (host,), 3.0),) if suspicion > 0 else ()
+        until(sibling, lambda expected=expected: sibling.model.slow_hosts == expected)  # type: ignore[misc]
+        child = comm.Split(0, -comm.Get_rank())
+        for each in (comm, sibling, child):
+            assert bool(each.model.slow_hosts) == bool(expected)
+            plans_for = learning_of(each).decisions.planning_model
+            is_apart = bool(expected) and len(grid.clusters[c]) > 1
+            assert plans_for.n_clusters == len(grid.clusters) + is_apart
+            check_calls(each, 60)
+        assert comm.model.grid == grid
+        child.Free()
+    sibling.Free()
+    comm.Free()
     own.Free()
 
 

@@ -241,7 +241,7 @@ class Vectors:
         key = counts.tobytes()
         if key in self._kept:
             return self._kept[key]
-        winner = choose_unequal(context.model, counts, self._forced).winner
+        winner = choose_unequal(context.decisions.planning_model, counts, self._forced).winner
         flow = None
         if winner.name != "direct" and winner.build is not None:
             flow = dataflow(winner.build(0).programs[context.rank])

@@ -4,7 +4,8 @@ A look takes about a second: a few empty round trips and a short train in each d
 coordinators, for disjoint pairs of clusters at once. The same is done between neighbours in each
 cluster, because every host's interface carries data that others wait for. The result is compared
 with the model. A link that did not change keeps its measured values. If one flow is slower, several
-flows at once show whether the link is thinner or the flow waits for its own TCP window.
+flows at once show whether the link is thinner or the flow waits for its own TCP window. If a pair
+inside a cluster is slower, pairs with other hosts show which of the two is slow.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from gridcoll.engine.transport import MPITransport
 from gridcoll.engine.waiting import wait_for_all
 from gridcoll.measure.flows import measure_flows_together
 from gridcoll.measure.probe import MOST_SETUP_TRIPS, Channel, measure_plogp
-from gridcoll.model import GridModel, PLogP
+from gridcoll.model import GridModel, PLogP, SlowHosts
 from gridcoll.model.plogp import LONG_BYTES
 from gridcoll.topology.rounds import lanes_between, rounds_of_pairs
 
@@ -76,6 +77,8 @@ class LinkFactors:
     """Rate of several flows at once; infinite if they do not slow each other, 0 if not measured."""
     open_gap: float = 0.0
     """Factor of the gap of one flow that carries as much as several; 0 if not measured."""
+    slow_hosts: tuple[str, ...] = ()
+    """Inside a cluster, the hosts that the gap belongs to; empty if it belongs to all of them."""
 
     @property
     def changed(self) -> bool:
@@ -112,7 +115,7 @@ class LinkFactors:
         mine, others = (
             (each.latency, each.gap, each.together_bytes_per_s) for each in (self, other)
         )
-        return all(
+        return self.slow_hosts == other.slow_hosts and all(
             a == b or not _differs(a / max(b, 1e-9)) for a, b in zip(mine, others, strict=True)
         )
 
@@ -151,9 +154,9 @@ def look_at_links(
 
     Collective; equal on all ranks. A link that seems to have changed is measured twice, because
     beside other traffic it may look worse than it is. If one flow is slower, several flows at once
-    are measured; if they carry no more, the second measurement is not needed. Inside a cluster, the
-    slowest host counts, as a model has one interface rate for all hosts. A cluster counts as
-    unchanged as long as that host is not slower than the links to other clusters.
+    are measured; if they carry no more, the second measurement is not needed. A cluster counts as
+    unchanged as long as its slowest host is not slower than the links to other clusters. If only
+    some of its hosts are slow, these are named.
     """
     rounds = [
         [(pair, _coordinators(model, pair)) for pair in pairs] for pairs in rounds_of(model, only)
@@ -176,9 +179,8 @@ def look_at_links(
         changed |= {(pair[::-1], ends[::-1]) for pair, ends in changed}
         fewer = [[route for route in routes if route in changed] for routes in rounds]
         again = _compare_rounds(comm, transport, model, [routes for routes in fewer if routes])
-        found = _slowest(
-            by_route | {route: by_route[route].nearer(each) for route, each in again.items()}
-        )
+        by_route |= {route: by_route[route].nearer(each) for route, each in again.items()}
+        found = _slowest(by_route)
     for pair, slowest in together.items():
         bytes_per_s = max(slowest, _flow_bytes_per_s(model, pair, found))
         # This is the rate of flows that do not slow each other.
@@ -193,7 +195,81 @@ def look_at_links(
     for c in inside:
         if (c, c) in found and not _limits_calls(model, c, found[c, c]):
             found[c, c] = LinkFactors(1.0, 1.0)
+    slower = [c for c in inside if (c, c) in found and found[c, c].gap > CHANGED]
+    for c, each in _find_slow_hosts(comm, transport, model, by_route, slower).items():
+        found[c, c] = each
+        found |= _explained(model, c, found)
     return found
+
+
+def _find_slow_hosts(
+    comm: MPI.Intracomm,
+    transport: MPITransport,
+    model: GridModel,
+    by_route: Mapping[Route, LinkFactors],
+    clusters: Collection[int],
+) -> dict[int, LinkFactors]:
+    """Return what slows each of ``clusters`` in which some hosts are slow and some are not.
+
+    ``by_route`` has pairs of their hosts. A host is not slow if it is in a pair that is not. Each
+    host without such a pair is measured with one that is not slow.
+    """
+    gaps: dict[int, dict[Ends, float]] = {c: {} for c in clusters}
+
+    def enter(measured: Mapping[Route, LinkFactors]) -> None:
+        for ((a, b), ends), each in measured.items():
+            if a == b and a in gaps:
+                pair = min(ends), max(ends)
+                gaps[a][pair] = max(each.gap, gaps[a].get(pair, 0.0))
+
+    def fine_in(c: int) -> list[int]:
+        return sorted({rank for pair, gap in gaps[c].items() if gap <= CHANGED for rank in pair})
+
+    enter(by_route)
+    ranks = {c: sorted({rank for pair in gaps[c] for rank in pair}) for c in clusters}
+    unknown = [c for c in clusters if len(ranks[c]) > 2 and not fine_in(c)]
+    others: list[Route] = [((c, c), (ranks[c][1], ranks[c][-1])) for c in unknown]
+    if others:
+        enter(_compare_rounds(comm, transport, model, [others]))
+    rounds: dict[int, list[Route]] = {}
+    for c in clusters:
+        fine = fine_in(c)
+        known = {rank for pair in gaps[c] if set(pair) & set(fine) for rank in pair}
+        for k, suspect in enumerate([r for r in ranks[c] if r not in known] if fine else ()):
+            turn, at = divmod(k, len(fine))
+            rounds.setdefault(turn, []).append(((c, c), (suspect, fine[at])))
+    if rounds:
+        enter(_compare_rounds(comm, transport, model, list(rounds.values())))
+    found = {}
+    for c in clusters:
+        fine = fine_in(c)
+        slow = [rank for rank in ranks[c] if rank not in fine]
+        mixed = [pair for pair in gaps[c] if len(set(pair) & set(fine)) == 1]
+        if mixed:
+            worst = max(mixed, key=gaps[c].__getitem__)
+            hosts = tuple(model.grid.hosts[rank] for rank in slow)
+            found[c] = LinkFactors(1.0, gaps[c][worst], worst, slow_hosts=hosts)
+        elif fine:
+            found[c] = LinkFactors(1.0, 1.0)
+    return found
+
+
+def _explained(
+    model: GridModel, c: int, found: Mapping[Pair, LinkFactors]
+) -> dict[Pair, LinkFactors]:
+    """Return links of cluster ``c`` that only a slow host of its coordinator made look slower.
+
+    They are as they were, for flows between other hosts.
+    """
+    if not (found[c, c].slow_hosts and _slows_coordinator(model, c, found[c, c])):
+        return {}
+    slow_s = found[c, c].gap * model.link(c, c).gap(MESSAGE_BYTES)
+    return {
+        pair: LinkFactors(each.latency, 1.0)
+        for pair, each in found.items()
+        if (pair[0] == c) != (pair[1] == c)
+        and 1.0 < each.gap <= CHANGED * slow_s / model.link(*pair).gap(MESSAGE_BYTES)
+    }
 
 
 def _slowest(by_route: Mapping[Route, LinkFactors]) -> dict[Pair, LinkFactors]:
@@ -419,7 +495,8 @@ def glance_of(
     least_s = float(model.latency_s.max())
 
     def trip_s(model: GridModel, n_bytes: int) -> float:
-        links = [model.link(*ends) for ends in (pair, pair[::-1])]
+        a, b = pair
+        links = [model.link(a, b), model.link(b, a)] if a != b else [model.slow_link(a)]
         there_s = max(link.one_way(n_bytes) for link in links)
         return there_s + max(link.one_way(0) for link in links)
 
@@ -439,12 +516,25 @@ def glance_of(
 def found_of(model: GridModel, before: GridModel) -> dict[Pair, LinkFactors]:
     """Return the links of ``model`` that differ from those of ``before``, relative to these."""
     n = range(model.n_clusters)
-    return {
+    found = {
         (a, b): _found(link, old)
         for a in n
         for b in n
         if (link := model.link(a, b)) != (old := before.link(a, b))
     }
+    for each in model.slow_hosts:
+        found[each.cluster, each.cluster] = LinkFactors(
+            1.0, each.factor, _ends_of(model, each), slow_hosts=each.hosts
+        )
+    return found
+
+
+def _ends_of(model: GridModel, slow: SlowHosts) -> Ends | None:
+    """Return a rank on a slow host and a rank on another one of its cluster; None if all are."""
+    ranks = [node[0] for node in model.grid.clusters[slow.cluster].nodes]
+    first = next(each.rank for each in ranks if each.host in slow.hosts)
+    others = [each.rank for each in ranks if each.host not in slow.hosts]
+    return (first, others[0]) if others else None
 
 
 def _found(link: PLogP, old: PLogP) -> LinkFactors:
@@ -463,15 +553,21 @@ def changed_model(model: GridModel, found: Mapping[Pair, LinkFactors]) -> GridMo
     changed = {pair: each for pair, each in found.items() if each.changed}
     if not changed:
         return None
-    new = {pair: scaled(model.link(*pair), each) for pair, each in changed.items()}
-    together = {pair: _together(model, pair, changed) for pair in changed}
-    return with_links(model, new, together)
+    slow = [SlowHosts(c, each.slow_hosts, each.gap) for (c, _), each in changed.items()]
+    slow = [each for each in slow if each.hosts]
+    links = [pair for pair, each in changed.items() if not each.slow_hosts]
+    new = {pair: scaled(model.link(*pair), changed[pair]) for pair in links}
+    together = {pair: _together(model, pair, changed) for pair in links}
+    return with_links(model, new, together, slow)
 
 
 def with_links(
-    model: GridModel, new: Mapping[Pair, PLogP], together_bytes_per_s: Mapping[Pair, float]
+    model: GridModel,
+    new: Mapping[Pair, PLogP],
+    together_bytes_per_s: Mapping[Pair, float],
+    slow_hosts: Iterable[SlowHosts] = (),
 ) -> GridModel:
-    """Return ``model`` with ``new`` links, and the rates of flows together over them."""
+    """Return ``model`` with ``new`` links, rates of flows together over them, and slow hosts."""
     links = tuple(
         tuple(new.get((i, j), link) for j, link in enumerate(row))
         for i, row in enumerate(model.links)
@@ -494,6 +590,7 @@ def with_links(
         native={},
         native_variants={},
         sources=sources,
+        slow_hosts=tuple(slow_hosts),
     )
 
 
@@ -522,9 +619,17 @@ def _is_thinner(model: GridModel, pair: Pair, found: Mapping[Pair, LinkFactors])
     alone = max(each.latency, 1.0)
     for c in pair:
         inside = found.get((c, c))
-        if inside and (not inside.ends or model.grid.clusters[c].coordinator in inside.ends):
+        if inside and _slows_coordinator(model, c, inside):
             alone = max(alone, inside.gap)
     return each.gap > CHANGED * alone
+
+
+def _slows_coordinator(model: GridModel, c: int, inside: LinkFactors) -> bool:
+    """Whether what was found ``inside`` cluster ``c`` may be its coordinator's interface."""
+    coordinator = model.grid.clusters[c].coordinator
+    if inside.slow_hosts:
+        return model.grid.hosts[coordinator] in inside.slow_hosts
+    return not inside.ends or coordinator in inside.ends
 
 
 def scaled(link: PLogP, found: LinkFactors) -> PLogP:

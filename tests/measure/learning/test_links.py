@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -18,7 +19,7 @@ from gridcoll.measure.learning.links import (
     look_at_links,
     scaled,
 )
-from gridcoll.model import GridModel, linear_plogp
+from gridcoll.model import GridModel, SlowHosts, linear_plogp
 from tests.plan.grids import model_of
 
 MODEL = model_of([0, 0, 1, 1, 2, 2], native_s=1.0, together=1e8)
@@ -240,14 +241,14 @@ SLOW_HOST = 4
 
 
 def look_of(
-    model: GridModel, monkeypatch: pytest.MonkeyPatch
+    model: GridModel, monkeypatch: pytest.MonkeyPatch, slow: Collection[int] = (SLOW_HOST,)
 ) -> tuple[dict[Pair, LinkFactors], set[int]]:
-    """What a look finds that rank `SLOW_HOST` makes three times slower, and whom it asked."""
+    """What a look finds that ``slow`` ranks make three times slower, and whom it asked."""
     asked: set[int] = set()
 
     def seen_by(way: Route) -> list[tuple[Route, LinkFactors]]:
         asked.update(way[1])
-        gap = 3.0 if SLOW_HOST in way[1] else 1.0
+        gap = 3.0 if set(slow) & set(way[1]) else 1.0
         return [(way, LinkFactors(1.0, gap)), ((way[0][::-1], way[1][::-1]), LinkFactors(1.0, gap))]
 
     def passed(
@@ -276,25 +277,73 @@ def glance_s(model: GridModel, n_bytes: int) -> float:
     return link.one_way(n_bytes) + link.one_way(0)
 
 
+def level(labels: list[int]) -> GridModel:
+    """The same link between all hosts of all clusters."""
+    model = model_of(labels, together=1e8)
+    n = range(model.n_clusters)
+    return replace(model, links=tuple(tuple(model.link(0, 1) for _ in n) for _ in n))
+
+
 def test_a_look_finds_a_slow_host_that_is_no_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is slower than the links; inside, faster interfaces hold up nobody."""
-    model = model_of([0, 0, 1, 1, 1, 2], together=1e8)
+    model = level([0, 0, 1, 1, 1, 2])
     link = model.link(0, 1)
-    level = replace(model, links=tuple((link,) * 3 for _ in range(3)))
-    found, asked = look_of(level, monkeypatch)
+    found, asked = look_of(model, monkeypatch)
     assert [pair for pair, each in found.items() if each.changed] == [(1, 1)]
     assert asked == set(range(6))
-    changed = changed_model(level, found)
+    changed = changed_model(model, found)
     assert changed is not None
-    assert changed.link(1, 1).gap(1 << 20) == pytest.approx(3 * link.gap(1 << 20), rel=0.01)
-    assert list(found_of(changed, level)) == [(1, 1)]
+    assert changed.links == model.links
+    assert changed.slow_hosts == (SlowHosts(1, ("host4",), 3.0),)
+    again = found_of(changed, model)
+    assert list(again) == [(1, 1)]
+    assert again[1, 1].is_like(found[1, 1])
     ends = found[1, 1].ends
     assert ends is not None
     assert SLOW_HOST in ends
-    glance = glance_of(changed, level, (1, 1), ends)
+    assert again[1, 1].ends is not None
+    glance = glance_of(changed, model, (1, 1), ends)
     assert glance.ends == ends
     assert 2 * link.one_way(glance.n_bytes) < glance.expected_s
     fast = linear_plogp(1e-6, 1e12)
     rows = tuple(tuple(fast if a == b else link for b in range(3)) for a in range(3))
     found, _ = look_of(replace(model, links=rows), monkeypatch)
     assert not any(each.changed for each in found.values())
+
+
+@pytest.mark.parametrize(
+    ("n_hosts", "slow"),
+    [
+        *((3, {0}), (3, {1}), (3, {2}), (4, {0}), (4, {3}), (4, {0, 2}), (5, {1}), (5, {0, 2})),
+        *((6, {5}), (8, {0, 1, 2}), (3, {0, 1, 2}), (2, {0}), (4, {0, 1, 2, 3})),
+    ],
+)
+def test_a_look_tells_which_hosts_are_slow(
+    monkeypatch: pytest.MonkeyPatch, n_hosts: int, slow: set[int]
+) -> None:
+    """By pairs with hosts that are not. All hosts count as slow if there is none of these."""
+    model = level([0] * n_hosts + [1, 1])
+    found, _ = look_of(model, monkeypatch, slow)
+    changed = changed_model(model, found)
+    assert changed is not None
+    if len(slow) == n_hosts or n_hosts == 2:
+        assert not changed.slow_hosts
+        assert changed.link(0, 0) != model.link(0, 0)
+        return
+    hosts = tuple(f"host{rank}" for rank in sorted(slow))
+    assert changed.slow_hosts == (SlowHosts(0, hosts, 3.0),)
+    assert changed.links == model.links, "other hosts use the links, too"
+    assert not found[0, 0].is_like(replace(found[0, 0], slow_hosts=()))
+
+
+def test_a_slow_coordinator_does_not_hide_that_a_link_is_thinner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = level([0, 0, 0, 1])
+    thin = {(0, 1): LinkFactors(1.0, 10.0), (0, 0): LinkFactors(1.0, 3.0, slow_hosts=("host0",))}
+    assert links._explained(model, 0, thin) == {}
+    thin[0, 1] = LinkFactors(1.0, 3.2)
+    assert links._explained(model, 0, thin) == {(0, 1): LinkFactors(1.0, 1.0)}
+    thin[0, 0] = LinkFactors(1.0, 3.0, (1, 0), slow_hosts=("host1",))
+    assert links._explained(model, 0, thin) == {}
+    assert links._is_thinner(model, (0, 1), thin), "its neighbour's interface explains nothing"
