@@ -20,7 +20,8 @@ from gridcoll.engine.compiled import Prepared, prepare
 from gridcoll.engine.executor import Memory
 from gridcoll.engine.repeat import SHORT_BYTES, Form, Repeat, can_repeat
 from gridcoll.engine.runner import run_program
-from gridcoll.measure.learning.links import Pair, remeasure_links
+from gridcoll.measure.learning.changes import Pair
+from gridcoll.measure.learning.links import remeasure_links
 from gridcoll.measure.learning.offsets import Offset
 from gridcoll.model import GridModel
 from gridcoll.plan import Choice, Dataflow

@@ -20,16 +20,14 @@ from mpi4py import MPI
 
 from gridcoll.engine.transport import MPITransport
 from gridcoll.measure.learning.agreed import OVERHEAD_PART, Offer, Point, RankMessage
-from gridcoll.measure.learning.links import (
+from gridcoll.measure.learning.changes import (
     CHANGED,
     LinkFactors,
     Pair,
     changed_model,
     found_of,
-    glance_of,
-    look_at_links,
-    rounds_of,
 )
+from gridcoll.measure.learning.links import glance_of, look_at_links, rounds_of
 from gridcoll.model import GridModel
 from gridcoll.topology.units import format_rate
 

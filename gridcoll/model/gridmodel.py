@@ -72,6 +72,9 @@ class SlowHosts:
     factor: float
 
 
+CHANGED_SOURCE = "changed while the job ran"
+"""What `GridModel.source` returns for a link that was measured again meanwhile."""
+
 MOST_CACHED, LARGEST_CACHED = 64, 8192
 """`GridModel.gap_and_one_way_s` caches at most this many results, with at most this many elements
 in each array: 8 MiB in all."""

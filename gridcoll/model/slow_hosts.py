@@ -9,13 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache
-from typing import TypeVar
 
-from gridcoll.model.gridmodel import GridModel, ModelKey
+from gridcoll.model.gridmodel import CHANGED_SOURCE, GridModel, ModelKey
 from gridcoll.model.plogp import LONG_BYTES, PLogP
 from gridcoll.topology.grid import Cluster, Grid, Process
-
-T = TypeVar("T")
 
 Group = tuple[int, bool]
 """The number of a cluster, and whether its slow hosts are meant or the others."""
@@ -55,6 +52,9 @@ def _apart(key: ModelKey) -> GridModel:
         before = model.aggregate_bytes_per_s[a[0]][b[0]]
         return min([before, *(rates[each] * n_hosts[each] for each in (a, b) if each in rates)])
 
+    def source(a: Group, b: Group) -> str:
+        return CHANGED_SOURCE if a in rates or b in rates else model.source(a[0], b[0])
+
     def uplink(group: Group) -> float:
         return rates[group] * n_hosts[group] if group in rates else by_cluster[group[0]]
 
@@ -68,8 +68,8 @@ def _apart(key: ModelKey) -> GridModel:
             if model.aggregate_bytes_per_s
             else ()
         ),
-        contention=_of_groups(model.contention, origin),
-        sources=_of_groups(tuple(_of_groups(row, origin) for row in model.sources), origin),
+        contention=tuple(model.contention[c] for c, _ in origin) if model.contention else (),
+        sources=tuple(tuple(source(a, b) for b in origin) for a in origin),
         uplink_bytes_per_s=tuple(map(uplink, origin)) if by_cluster else (),
         slow_hosts=(),
     )
@@ -80,7 +80,3 @@ def _cluster(grid: Grid, group: Group, processes: list[Process]) -> Cluster:
     before = grid.clusters[c]
     name = f"{before.name} (slow)" if is_slow else before.name
     return Cluster(name, tuple(processes), before.site, before.region)
-
-
-def _of_groups(row: tuple[T, ...], origin: tuple[Group, ...]) -> tuple[T, ...]:
-    return tuple(row[c] for c, _ in origin) if row else ()

@@ -11,7 +11,8 @@ from mpi4py import MPI
 
 from gridcoll.comm.following import Following, News
 from gridcoll.measure.learning.agreed import OVERHEAD_PART, Point
-from gridcoll.measure.learning.links import Glance, LinkFactors, Pair, changed_model
+from gridcoll.measure.learning.changes import LinkFactors, Pair, changed_model
+from gridcoll.measure.learning.links import Glance
 from gridcoll.model import GridModel
 from tests.plan.grids import model_of
 

@@ -8,6 +8,7 @@ import pytest
 
 from gridcoll.errors import UsageError
 from gridcoll.model import GridModel, SlowHosts, format_model, parse_model, planning_model
+from gridcoll.model.gridmodel import CHANGED_SOURCE
 from gridcoll.model.plogp import LONG_BYTES
 from gridcoll.plan import choose
 from gridcoll.plan.cost import price_plan
@@ -41,6 +42,7 @@ def test_slow_hosts_are_a_cluster_apart() -> None:
     assert model.aggregate_bytes_per_s[0] == (1e8, 1e8, pytest.approx(slow))
     assert model.uplink_bytes_per_s == (0.0, 5e7, pytest.approx(slow))
     assert model.contention == (1.0, 2.0, 2.0)
+    assert [model.source(0, c) for c in range(3)] == ["declared"] * 2 + [CHANGED_SOURCE]
 
 
 def test_a_child_has_the_slow_hosts_among_its_own() -> None:

@@ -15,9 +15,10 @@ from gridcoll.comm import following
 from gridcoll.comm.decisions import ANY
 from gridcoll.comm.learning import _Call
 from gridcoll.measure.learning.agreed import Agreed, Alarm, Stamp
+from gridcoll.measure.learning.changes import LinkFactors
 from gridcoll.measure.learning.drift import Drift
 from gridcoll.measure.learning.learner import Change, Learner, Observation
-from gridcoll.measure.learning.links import Glance, LinkFactors
+from gridcoll.measure.learning.links import Glance
 from gridcoll.model import GridModel, SlowHosts
 from gridcoll.topology import Grid
 from tests.mpi.learned import MOST_TRIES, check_calls, learning_of, near_comm, near_model, until

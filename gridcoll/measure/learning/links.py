@@ -1,4 +1,4 @@
-"""Measure links again, briefly, while an application runs, and update the model.
+"""Measure links again, briefly, while an application runs, and compare them with the model.
 
 A look takes about a second: a few empty round trips and a short train in each direction between
 coordinators, for disjoint pairs of clusters at once. The same is done between neighbours in each
@@ -18,35 +18,33 @@ from typing import Any, cast
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.constants import THIN_LINK, WINDOWS_SURELY_LIMIT
+from gridcoll.constants import THIN_LINK
 from gridcoll.engine.agreement import tell_all
 from gridcoll.engine.transport import MPITransport
 from gridcoll.engine.waiting import wait_for_all
 from gridcoll.measure.flows import measure_flows_together
+from gridcoll.measure.learning.changes import (
+    CHANGED,
+    MESSAGE_BYTES,
+    Ends,
+    LinkFactors,
+    Pair,
+    Route,
+    carried_together,
+    differs,
+    found_link,
+    is_thinner,
+    with_links,
+)
+from gridcoll.measure.learning.slow_hosts import explained_links, find_slow_hosts, limit_calls
 from gridcoll.measure.probe import MOST_SETUP_TRIPS, Channel, measure_plogp
-from gridcoll.model import GridModel, PLogP, SlowHosts
-from gridcoll.model.plogp import LONG_BYTES
+from gridcoll.model import GridModel, PLogP
 from gridcoll.topology.rounds import lanes_between, rounds_of_pairs
-
-Pair = tuple[int, int]
-"""Numbers of two clusters: sender and receiver. Equal numbers mean the links between its hosts."""
-
-Ends = tuple[int, int]
-"""Two ranks: sender and receiver."""
-
-Route = tuple[Pair, Ends]
-"""Two clusters, and the ranks that measure between them."""
-
-CHANGED = 1.25
-"""A link has changed if its latency or its gap is at least this many times as large or as small as
-before. Measured again on the same network, both are within 10 %, beside other traffic within
-20 %."""
 
 TRAIN_S = 40e-3
 """Time of a train by the model; at least half a round trip. Over a link with a tenth of its rate it
 takes 0.4 s."""
 
-MESSAGE_BYTES = 32 << 10
 FEWEST_MESSAGES, MOST_MESSAGES = 4, 64
 
 SHORT_TRAIN = 4
@@ -64,60 +62,6 @@ CLEAR_FACTOR = 2.0
 N_ROUND_TRIPS = 3
 
 FIRST_GLANCE_BYTES, LARGEST_GLANCE_BYTES = 4 << 10, 256 << 10
-
-
-@dataclass(frozen=True)
-class LinkFactors:
-    """A measured link relative to the model: factors of latency and gap, and its ends if known."""
-
-    latency: float
-    gap: float
-    ends: Ends | None = None
-    together_bytes_per_s: float = 0.0
-    """Rate of several flows at once; infinite if they do not slow each other, 0 if not measured."""
-    open_gap: float = 0.0
-    """Factor of the gap of one flow that carries as much as several; 0 if not measured."""
-    slow_hosts: tuple[str, ...] = ()
-    """Inside a cluster, the hosts that the gap belongs to; empty if it belongs to all of them."""
-
-    @property
-    def changed(self) -> bool:
-        """Whether the link changed."""
-        return any(map(_differs, (self.latency, self.gap)))
-
-    def nearer(self, other: LinkFactors) -> LinkFactors:
-        """Return the values nearer to the model, of this look and an ``other`` one."""
-        latency, gap = (
-            min(pair, key=lambda factor: abs(math.log(max(factor, 1e-9))))
-            for pair in ((self.latency, other.latency), (self.gap, other.gap))
-        )
-        return LinkFactors(latency, gap)
-
-    @property
-    def waits(self) -> bool:
-        """Whether one flow waits for its own TCP window, because several carry much more."""
-        return 0 < self.open_gap * WINDOWS_SURELY_LIMIT < self.gap
-
-    def opened(self) -> LinkFactors:
-        """Return the link as it will be when use has opened the windows that flows wait for."""
-        return replace(self, gap=max(self.open_gap, 1.0)) if self.waits else self
-
-    def risen(self) -> LinkFactors:
-        """Return the same for a link that was worse at the previous look.
-
-        Its slowest flow hides the others. Until the next look, all flows together are taken to
-        carry what they did in the first model.
-        """
-        return replace(self, together_bytes_per_s=math.inf)
-
-    def is_like(self, other: LinkFactors) -> bool:
-        """Whether both describe the same link, up to the differences between two looks."""
-        mine, others = (
-            (each.latency, each.gap, each.together_bytes_per_s) for each in (self, other)
-        )
-        return self.slow_hosts == other.slow_hosts and all(
-            a == b or not _differs(a / max(b, 1e-9)) for a, b in zip(mine, others, strict=True)
-        )
 
 
 class _TransportComm:
@@ -165,7 +109,7 @@ def look_at_links(
     rounds += rounds_inside(model, inside)
     by_route = _compare_rounds(comm, transport, model, rounds)
     found = _slowest(by_route)
-    thinner = [pair for pair in found if _is_thinner(model, pair, found)]
+    thinner = [pair for pair in found if is_thinner(model, pair, found)]
     together = _measure_together(comm, transport, model, thinner, found)
     filled_by_one = {
         pair
@@ -193,83 +137,17 @@ def look_at_links(
             open_gap=_flow_bytes_per_s(model, pair, {}) / bytes_per_s,
         )
     for c in inside:
-        if (c, c) in found and not _limits_calls(model, c, found[c, c]):
+        if (c, c) in found and not limit_calls(model, c, found[c, c]):
             found[c, c] = LinkFactors(1.0, 1.0)
+
+    def compare(rounds: Sequence[Sequence[Route]]) -> dict[Route, LinkFactors]:
+        return _compare_rounds(comm, transport, model, rounds)
+
     slower = [c for c in inside if (c, c) in found and found[c, c].gap > CHANGED]
-    for c, each in _find_slow_hosts(comm, transport, model, by_route, slower).items():
+    for c, each in find_slow_hosts(model, by_route, slower, compare).items():
         found[c, c] = each
-        found |= _explained(model, c, found)
+        found |= explained_links(model, c, found)
     return found
-
-
-def _find_slow_hosts(
-    comm: MPI.Intracomm,
-    transport: MPITransport,
-    model: GridModel,
-    by_route: Mapping[Route, LinkFactors],
-    clusters: Collection[int],
-) -> dict[int, LinkFactors]:
-    """Return what slows each of ``clusters`` in which some hosts are slow and some are not.
-
-    ``by_route`` has pairs of their hosts. A host is not slow if it is in a pair that is not. Each
-    host without such a pair is measured with one that is not slow.
-    """
-    gaps: dict[int, dict[Ends, float]] = {c: {} for c in clusters}
-
-    def enter(measured: Mapping[Route, LinkFactors]) -> None:
-        for ((a, b), ends), each in measured.items():
-            if a == b and a in gaps:
-                pair = min(ends), max(ends)
-                gaps[a][pair] = max(each.gap, gaps[a].get(pair, 0.0))
-
-    def fine_in(c: int) -> list[int]:
-        return sorted({rank for pair, gap in gaps[c].items() if gap <= CHANGED for rank in pair})
-
-    enter(by_route)
-    ranks = {c: sorted({rank for pair in gaps[c] for rank in pair}) for c in clusters}
-    unknown = [c for c in clusters if len(ranks[c]) > 2 and not fine_in(c)]
-    others: list[Route] = [((c, c), (ranks[c][1], ranks[c][-1])) for c in unknown]
-    if others:
-        enter(_compare_rounds(comm, transport, model, [others]))
-    rounds: dict[int, list[Route]] = {}
-    for c in clusters:
-        fine = fine_in(c)
-        known = {rank for pair in gaps[c] if set(pair) & set(fine) for rank in pair}
-        for k, suspect in enumerate([r for r in ranks[c] if r not in known] if fine else ()):
-            turn, at = divmod(k, len(fine))
-            rounds.setdefault(turn, []).append(((c, c), (suspect, fine[at])))
-    if rounds:
-        enter(_compare_rounds(comm, transport, model, list(rounds.values())))
-    found = {}
-    for c in clusters:
-        fine = fine_in(c)
-        slow = [rank for rank in ranks[c] if rank not in fine]
-        mixed = [pair for pair in gaps[c] if len(set(pair) & set(fine)) == 1]
-        if mixed:
-            worst = max(mixed, key=gaps[c].__getitem__)
-            hosts = tuple(model.grid.hosts[rank] for rank in slow)
-            found[c] = LinkFactors(1.0, gaps[c][worst], worst, slow_hosts=hosts)
-        elif fine:
-            found[c] = LinkFactors(1.0, 1.0)
-    return found
-
-
-def _explained(
-    model: GridModel, c: int, found: Mapping[Pair, LinkFactors]
-) -> dict[Pair, LinkFactors]:
-    """Return links of cluster ``c`` that only a slow host of its coordinator made look slower.
-
-    They are as they were, for flows between other hosts.
-    """
-    if not (found[c, c].slow_hosts and _slows_coordinator(model, c, found[c, c])):
-        return {}
-    slow_s = found[c, c].gap * model.link(c, c).gap(MESSAGE_BYTES)
-    return {
-        pair: LinkFactors(each.latency, 1.0)
-        for pair, each in found.items()
-        if (pair[0] == c) != (pair[1] == c)
-        and 1.0 < each.gap <= CHANGED * slow_s / model.link(*pair).gap(MESSAGE_BYTES)
-    }
 
 
 def _slowest(by_route: Mapping[Route, LinkFactors]) -> dict[Pair, LinkFactors]:
@@ -324,13 +202,6 @@ def _flow_bytes_per_s(model: GridModel, pair: Pair, found: Mapping[Pair, LinkFac
 def _coordinators(model: GridModel, pair: Pair) -> Ends:
     a, b = (model.grid.clusters[cluster].coordinator for cluster in pair)
     return a, b
-
-
-def _limits_calls(model: GridModel, cluster: int, found: LinkFactors) -> bool:
-    """Whether hosts of ``cluster`` are slower than a link that leaves it, now or by the model."""
-    slowest_s = model.link(cluster, cluster).gap(MESSAGE_BYTES) * max(found.gap, 1.0)
-    others = [c for c in range(model.n_clusters) if c != cluster]
-    return slowest_s >= min((model.link(cluster, c).gap(MESSAGE_BYTES) for c in others), default=0)
 
 
 def rounds_inside(model: GridModel, clusters: Collection[int]) -> list[list[Route]]:
@@ -513,145 +384,6 @@ def glance_of(
         n_bytes = 2 * n_bytes or FIRST_GLANCE_BYTES
 
 
-def found_of(model: GridModel, before: GridModel) -> dict[Pair, LinkFactors]:
-    """Return the links of ``model`` that differ from those of ``before``, relative to these."""
-    n = range(model.n_clusters)
-    found = {
-        (a, b): _found(link, old)
-        for a in n
-        for b in n
-        if (link := model.link(a, b)) != (old := before.link(a, b))
-    }
-    for each in model.slow_hosts:
-        found[each.cluster, each.cluster] = LinkFactors(
-            1.0, each.factor, _ends_of(model, each), slow_hosts=each.hosts
-        )
-    return found
-
-
-def _ends_of(model: GridModel, slow: SlowHosts) -> Ends | None:
-    """Return a rank on a slow host and a rank on another one of its cluster; None if all are."""
-    ranks = [node[0] for node in model.grid.clusters[slow.cluster].nodes]
-    first = next(each.rank for each in ranks if each.host in slow.hosts)
-    others = [each.rank for each in ranks if each.host not in slow.hosts]
-    return (first, others[0]) if others else None
-
-
-def _found(link: PLogP, old: PLogP) -> LinkFactors:
-    """Return ``link`` relative to ``old``."""
-    return LinkFactors(
-        link.latency_s / max(old.latency_s, 1e-9),
-        link.gap(MESSAGE_BYTES) / max(old.gap(MESSAGE_BYTES), 1e-9),
-    )
-
-
-def changed_model(model: GridModel, found: Mapping[Pair, LinkFactors]) -> GridModel | None:
-    """Return ``model`` with the changed links; None if no link changed.
-
-    Measured times of natives are dropped, because they belong to another network.
-    """
-    changed = {pair: each for pair, each in found.items() if each.changed}
-    if not changed:
-        return None
-    slow = [SlowHosts(c, each.slow_hosts, each.gap) for (c, _), each in changed.items()]
-    slow = [each for each in slow if each.hosts]
-    links = [pair for pair, each in changed.items() if not each.slow_hosts]
-    new = {pair: scaled(model.link(*pair), changed[pair]) for pair in links}
-    together = {pair: _together(model, pair, changed) for pair in links}
-    return with_links(model, new, together, slow)
-
-
-def with_links(
-    model: GridModel,
-    new: Mapping[Pair, PLogP],
-    together_bytes_per_s: Mapping[Pair, float],
-    slow_hosts: Iterable[SlowHosts] = (),
-) -> GridModel:
-    """Return ``model`` with ``new`` links, rates of flows together over them, and slow hosts."""
-    links = tuple(
-        tuple(new.get((i, j), link) for j, link in enumerate(row))
-        for i, row in enumerate(model.links)
-    )
-    together = tuple(
-        tuple(together_bytes_per_s.get((i, j), rate) for j, rate in enumerate(row))
-        for i, row in enumerate(model.aggregate_bytes_per_s)
-    )
-    sources = tuple(
-        tuple(
-            "changed while the job ran" if (i, j) in new else model.source(i, j)
-            for j in range(model.n_clusters)
-        )
-        for i in range(model.n_clusters)
-    )
-    return replace(
-        model,
-        links=links,
-        aggregate_bytes_per_s=together,
-        native={},
-        native_variants={},
-        sources=sources,
-        slow_hosts=tuple(slow_hosts),
-    )
-
-
-def _together(model: GridModel, pair: Pair, found: Mapping[Pair, LinkFactors]) -> float:
-    """Return what all flows carry between the clusters of ``pair``, at most the rate in ``model``.
-
-    A longer latency or a slower interface slows each flow by itself. If one flow is slower for
-    another reason, and several were not measured, the link is taken to carry only what one flow
-    carries.
-    """
-    before_bytes_per_s = float(model.link_bytes_per_s[pair])
-    each = found[pair]
-    if each.together_bytes_per_s and each.gap > CHANGED:
-        return min(before_bytes_per_s, each.together_bytes_per_s)
-    if _is_thinner(model, pair, found):
-        return LONG_BYTES / scaled(model.link(*pair), each).gap(float(LONG_BYTES))
-    return before_bytes_per_s / each.gap
-
-
-def _is_thinner(model: GridModel, pair: Pair, found: Mapping[Pair, LinkFactors]) -> bool:
-    """Whether one flow is slower by more than a longer latency or a slower interface explains.
-
-    The flow is between coordinators, so another host's interface explains nothing.
-    """
-    each = found[pair]
-    alone = max(each.latency, 1.0)
-    for c in pair:
-        inside = found.get((c, c))
-        if inside and _slows_coordinator(model, c, inside):
-            alone = max(alone, inside.gap)
-    return each.gap > CHANGED * alone
-
-
-def _slows_coordinator(model: GridModel, c: int, inside: LinkFactors) -> bool:
-    """Whether what was found ``inside`` cluster ``c`` may be its coordinator's interface."""
-    coordinator = model.grid.clusters[c].coordinator
-    if inside.slow_hosts:
-        return model.grid.hosts[coordinator] in inside.slow_hosts
-    return not inside.ends or coordinator in inside.ends
-
-
-def scaled(link: PLogP, found: LinkFactors) -> PLogP:
-    """Return ``link`` with the latency and rate that were ``found``.
-
-    The gap of an empty message stays the same.
-    """
-    latency_s = link.latency_s * (found.latency if _differs(found.latency) else 1.0)
-    factor = found.gap if _differs(found.gap) else 1.0
-    gaps = tuple(link.gap_s[0] + (each - link.gap_s[0]) * factor for each in link.gap_s)
-    more_s = latency_s - link.latency_s
-    one_way = tuple(
-        each + more_s + new - old
-        for each, new, old in zip(link.one_way_s, gaps, link.gap_s, strict=False)
-    )
-    return replace(link, latency_s=latency_s, gap_s=gaps, one_way_s=one_way)
-
-
-def _differs(factor: float) -> bool:
-    return not 1 / CHANGED < factor < CHANGED
-
-
 def remeasure_links(
     comm: MPI.Intracomm, transport: MPITransport, model: GridModel, pairs: Collection[Pair]
 ) -> GridModel:
@@ -672,8 +404,8 @@ def remeasure_links(
                     mine += [((a, b), link), ((b, a), link)]
         wait_for_all(comm)
     new = dict(entry for entries in tell_all(comm, mine) for entry in entries)
-    found = {pair: _found(link, model.link(*pair)) for pair, link in new.items()}
-    changed = [pair for pair, each in found.items() if _differs(each.gap)]
+    found = {pair: found_link(link, model.link(*pair)) for pair, link in new.items()}
+    changed = [pair for pair, each in found.items() if differs(each.gap)]
     looked = _measure_together(comm, transport, model, changed, found)
-    together = {pair: looked.get(pair) or _together(model, pair, found) for pair in new}
+    together = {pair: looked.get(pair) or carried_together(model, pair, found) for pair in new}
     return with_links(model, new, together)
