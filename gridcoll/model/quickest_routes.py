@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 
 import numpy as np
 
@@ -187,31 +188,31 @@ def find_quickest_routes(
     needed_s = path_s.min(axis=2)[away].max()
     limits_s = np.unique(np.round(path_s[away[:, :, None] & np.isfinite(path_s)], 6))
     limits_s = limits_s[(limits_s >= needed_s - 1e-6) & (limits_s < direct_s)]
-    found: dict[int, tuple[float, FloatArray, _TimedNetwork]] = {}
+    found: list[tuple[float, FloatArray, _TimedNetwork]] = []
 
-    def end_s(k: int) -> float:
-        if k not in found:
-            network = _TimedNetwork(demand, *rates, path_s <= limits_s[k] + 1e-6)
-            even = network.allowed / np.maximum(network.allowed.sum(axis=2, keepdims=True), 1)
-            scale_s = float(network.busy_s(even).max())
-            shares = rounded_shares(solve(network, scale_s, TOLERANCE)[0], network.allowed)
-            found[k] = float(network.busy_s(shares).max()), shares, network
-        return found[k][0]
+    def end_s(limit_s: float, asked_s: float = 0.0) -> float:
+        network = _TimedNetwork(demand, *rates, path_s <= limit_s + 1e-6)
+        even = network.allowed / np.maximum(network.allowed.sum(axis=2, keepdims=True), 1)
+        scale_s = float(network.busy_s(even).max())
+        exact = solve(network, scale_s, TOLERANCE, asked_s)[0]
+        shares = rounded_shares(exact, network.allowed)
+        found.append((float(network.busy_s(shares).max()), shares, network))
+        return float(network.busy_s(exact).max())
 
     low, high = 0, len(limits_s) - 1
     while low < high:
         middle = (low + high) // 2
         # If the longest route takes nearly all of the time, even longer ones do not help.
-        if end_s(middle) <= (1 + TOLERANCE) * limits_s[middle]:
+        asked_s = (1 + TOLERANCE) * limits_s[middle]
+        if end_s(limits_s[middle], asked_s) <= asked_s:
             high = middle
         else:
             low = middle + 1
     if high >= 0:
-        end_s(low)
-    best = min(found, key=end_s, default=-1)
-    if best < 0 or end_s(best) >= direct_s:
+        end_s(limits_s[low])
+    takes_s, shares, network = min(found, key=itemgetter(0), default=(direct_s, all_direct, plain))
+    if takes_s >= direct_s:
         return QuickestRoutes(all_direct, direct_s, direct_s)
-    takes_s, shares, network = found[best]
     return QuickestRoutes(_straightened(network, shares, takes_s), takes_s, direct_s)
 
 

@@ -281,11 +281,14 @@ class Game(Protocol):
         """Return a lower bound of the largest condition, given ``prices`` that add up to 1."""
 
 
-def solve(game: Game, scale_s: float, tolerance: float) -> tuple[FloatArray, float, FloatArray]:
+def solve(
+    game: Game, scale_s: float, tolerance: float, asked_s: float = 0.0
+) -> tuple[FloatArray, float, FloatArray]:
     """Return near-optimal shares, a lower bound in seconds, and the prices that prove it.
 
     The largest condition is at most the fraction ``tolerance`` above the bound, unless that takes
-    more than `MOST_STEPS`. ``scale_s`` is about the largest condition at the start.
+    more than `MOST_STEPS`. ``scale_s`` is about the largest condition at the start. With
+    ``asked_s``, the result is only good enough to tell whether ``asked_s`` can be reached.
     """
     allowed = game.allowed
     even = allowed / np.maximum(allowed.sum(axis=2, keepdims=True), 1)
@@ -325,7 +328,8 @@ def solve(game: Game, scale_s: float, tolerance: float) -> tuple[FloatArray, flo
             bound_s = game.least_s(each)
             if bound_s > least_s:
                 least_s, best_prices = bound_s, each
-        if best_s <= (1 + tolerance) * least_s:
+        is_told = best_s <= asked_s or least_s > asked_s > 0
+        if is_told or best_s <= (1 + tolerance) * least_s:
             break
     return best, least_s, best_prices
 

@@ -61,7 +61,7 @@ def _apart(key: ModelKey) -> GridModel:
     by_cluster = model.uplink_bytes_per_s
     return replace(
         model,
-        grid=Grid(tuple(_cluster(model.grid, each, groups[each]) for each in origin)),
+        grid=Grid(tuple(_cluster(model.grid, g, groups[g]) for g in origin), model.grid.name),
         links=tuple(tuple(link(a, b) for b in origin) for a in origin),
         aggregate_bytes_per_s=(
             tuple(tuple(together(a, b) for b in origin) for a in origin)

@@ -13,6 +13,7 @@ longer. If so, the next exchange starts at once.
 from __future__ import annotations
 
 import atexit
+import itertools
 import math
 import time
 from collections import deque
@@ -53,6 +54,11 @@ N_LAST_EXCHANGES = 8
 """Number of exchanges over which the mean duration of calls is taken. The two or three calls of a
 single exchange may all be short ones among long ones. The next exchange would then be set too many
 calls ahead."""
+
+N_LAST_CALLS = 64
+"""Number of last calls of which the median tells when an exchange will have ended. With short calls
+among long ones, the mean would tell it too few calls ahead: ranks would wait for it in a short
+one."""
 
 LATENCIES_PER_EXCHANGE = 5.0
 """An exchange takes about this many latencies, because libraries reduce along trees of ranks. Each
@@ -265,6 +271,7 @@ class Agreed:
         self._deaf_until, self._deaf_calls = 0, FIRST_DEAF_CALLS
         """The call up to which alarms are ignored, and for how many calls after the next one."""
         self._mean_call_s = 0.0
+        self._lasted_s: deque[float] = deque(maxlen=N_LAST_CALLS)
         self._last: deque[tuple[float, int]] = deque(maxlen=N_LAST_EXCHANGES)
         self._late_s = deque([0.0, 0.0], maxlen=2)
         self._under_way: _Exchange | None = None
@@ -389,7 +396,8 @@ class Agreed:
         if not self._mean_call_s:
             return FIRST_LAG
         step_s = self._latency_s + min(self._late_s)
-        n_calls = math.ceil(LATENCIES_PER_EXCHANGE * step_s / self._mean_call_s)
+        call_s = median(self._lasted_s) if self._lasted_s else self._mean_call_s
+        n_calls = math.ceil(LATENCIES_PER_EXCHANGE * step_s / max(call_s, 1e-9))
         return min(max(n_calls, FEWEST_LAG), MOST_LAG)
 
     def _finish(self, exchange: _Exchange) -> Point:
@@ -412,6 +420,8 @@ class Agreed:
                 self._compared_s = self._ended_s
             # The median: one call with a rank late by seconds says nothing about later calls.
             self._late_s.append(median(each.skew_s for each in seen))
+            ends_s = [each.ended_s for each in seen]
+            self._lasted_s += [max(b - a, 0.0) for a, b in itertools.pairwise(ends_s)]
         self._due = self.n_calls + self._interval()
         self._await_watch()
         return Point(

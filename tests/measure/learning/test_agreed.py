@@ -11,6 +11,7 @@ from gridcoll.measure.learning import agreed
 from gridcoll.measure.learning.agreed import (
     COMPARE_EVERY_S,
     FIRST_DEAF_CALLS,
+    LATENCIES_PER_EXCHANGE,
     MOST_STAMPED,
     OVERHEAD_PART,
     WATCH_CALLS,
@@ -99,6 +100,17 @@ def test_alarms_that_come_to_nothing_become_rare(heeds: bool) -> None:
             if heeds:
                 calls.heed()
     assert n_points > 25 if heeds else 4 < n_points < 10
+
+
+def test_an_exchange_is_left_time_among_short_calls_too() -> None:
+    """With a long call now and then, one short call would not be enough for it."""
+    latency_s, short_s, long_s = 5e-3, 5e-3, 1.0
+    calls, now_s = Agreed(MPI.COMM_SELF, latency_s, offset=Offset()), 0.0
+    for _ in range(100):
+        exit_s = now_s + (long_s if calls.n_calls % 4 == 3 else short_s)
+        calls.end("call", now_s, exit_s)
+        now_s = exit_s
+    assert calls._lag() >= LATENCIES_PER_EXCHANGE * latency_s / short_s
 
 
 def test_a_watch_sees_the_last_calls() -> None:
