@@ -145,10 +145,14 @@ class GridModel:
             raise UsageError(f"contention: must be {n} numbers from 0 on, got {self.contention}")
         if self.sources and [len(row) for row in self.sources] != [n] * n:
             raise UsageError(f"sources: must be {n} x {n} for {n} clusters")
+        if len({each.cluster for each in self.slow_hosts}) < len(self.slow_hosts):
+            raise UsageError(f"slow_hosts: more than one entry of a cluster: {self.slow_hosts}")
         for each in self.slow_hosts:
             nodes = self.grid.clusters[each.cluster].nodes if 0 <= each.cluster < n else ()
             if not each.hosts or not {node[0].host for node in nodes}.issuperset(each.hosts):
                 raise UsageError(f"slow_hosts: must be hosts of a cluster, got {each}")
+            if each.factor < 1:
+                raise UsageError(f"slow_hosts: the factor must be at least 1, got {each}")
         if len(self.links) != n or any(len(row) != n for row in self.links):
             raise UsageError(f"links: must be {n} x {n} for {n} clusters")
         for i, row in enumerate(self.links):

@@ -63,8 +63,19 @@ def test_they_are_stored() -> None:
 def test_a_host_that_is_not_there_is_refused(slow: SlowHosts) -> None:
     with pytest.raises(UsageError, match="slow_hosts: must be hosts of a cluster"):
         replace(MODEL, slow_hosts=(slow,))
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [
+        (SlowHosts(1, (), 3.0),),
+        (SlowHosts(1, ("host2",), 0.5),),
+        (SlowHosts(1, ("host2",), 3.0), SlowHosts(1, ("host4",), 3.0)),
+    ],
+)
+def test_so_is_what_says_nothing(slow: tuple[SlowHosts, ...]) -> None:
     with pytest.raises(UsageError, match="slow_hosts"):
-        replace(MODEL, slow_hosts=(SlowHosts(1, (), 3.0),))
+        replace(MODEL, slow_hosts=slow)
 
 
 def test_plans_spare_them() -> None:

@@ -218,4 +218,5 @@ def scaled(link: PLogP, found: LinkFactors) -> PLogP:
 
 
 def differs(factor: float) -> bool:
+    """Whether ``factor``, of a latency or a gap, means that the link changed."""
     return not 1 / CHANGED < factor < CHANGED
