@@ -62,14 +62,14 @@ class TimesBySize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class SlowHosts:
-    """Hosts of one cluster whose interfaces are slower than those of its other hosts, if any.
-
-    A message takes ``factor`` times the gap of the cluster's link.
-    """
+    """Hosts of one cluster whose interfaces are slower than those of its other hosts, if any."""
 
     cluster: int
+    """The number of the cluster."""
     hosts: tuple[str, ...]
+    """Their names, at least one."""
     factor: float
+    """Gap of a message to or from them, over the gap of the cluster's link; at least 1."""
 
 
 CHANGED_SOURCE = "changed while the job ran"

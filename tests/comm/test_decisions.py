@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gridcoll import plan
 from gridcoll.comm.decisions import Decisions, Semantics
+from gridcoll.comm.methods import vectors
 from gridcoll.comm.settings import Settings
-from gridcoll.model import SlowHosts, planning_model
+from gridcoll.model import GridModel, SlowHosts, planning_model
 from tests.plan.grids import model_of
 
 
@@ -92,3 +95,20 @@ def test_choices_spare_slow_hosts() -> None:
     assert from_slow.winner.predicted_s != from_others.winner.predicted_s
     children = [decisions.restrict(ranks) for ranks in ([0, 1, 4, 5], [0, 1, 4, 6])]
     assert children[0].choice("bcast", 1 << 20, 0) is not children[1].choice("bcast", 1 << 20, 0)
+
+
+def test_so_do_exchanges_of_unequal_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    choose_unequal = vectors.choose_unequal
+
+    def choose(model: GridModel, *args: Any) -> plan.Choice:
+        asked.append(model)
+        return choose_unequal(model, *args)
+
+    monkeypatch.setattr(vectors, "choose_unequal", choose)
+    model = model_of([0, 0, 0, 1, 1, 1], together=1e8)
+    slow = replace(model, slow_hosts=(SlowHosts(1, ("host4",), 3.0),))
+    decisions = Decisions(0, slow, Settings())
+    context: Any = SimpleNamespace(decisions=decisions, model=slow, rank=0)
+    vectors.Vectors(decisions)._planned(context, np.full((6, 6), 1 << 10))
+    assert asked == [planning_model(slow)]

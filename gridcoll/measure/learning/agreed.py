@@ -56,9 +56,8 @@ single exchange may all be short ones among long ones. The next exchange would t
 calls ahead."""
 
 N_LAST_CALLS = 64
-"""Number of last calls of which the median tells when an exchange will have ended. With short calls
-among long ones, the mean would tell it too few calls ahead: ranks would wait for it in a short
-one."""
+"""Number of last calls whose median duration tells after how many calls an exchange has ended. With
+a mean, one long call among short ones would make this number too small, and ranks would wait."""
 
 LATENCIES_PER_EXCHANGE = 5.0
 """An exchange takes about this many latencies, because libraries reduce along trees of ranks. Each

@@ -36,7 +36,7 @@ from gridcoll.measure.learning.changes import (
     is_thinner,
     with_links,
 )
-from gridcoll.measure.learning.slow_hosts import explained_links, find_slow_hosts, limit_calls
+from gridcoll.measure.learning.slow_hosts import explained_links, find_slow_hosts, hosts_limit_calls
 from gridcoll.measure.probe import MOST_SETUP_TRIPS, Channel, measure_plogp
 from gridcoll.model import GridModel, PLogP
 from gridcoll.topology.rounds import lanes_between, rounds_of_pairs
@@ -137,7 +137,7 @@ def look_at_links(
             open_gap=_flow_bytes_per_s(model, pair, {}) / bytes_per_s,
         )
     for c in inside:
-        if (c, c) in found and not limit_calls(model, c, found[c, c]):
+        if (c, c) in found and not hosts_limit_calls(model, c, found[c, c]):
             found[c, c] = LinkFactors(1.0, 1.0)
 
     def compare(rounds: Sequence[Sequence[Route]]) -> dict[Route, LinkFactors]:

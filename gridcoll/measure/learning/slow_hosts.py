@@ -16,7 +16,7 @@ from gridcoll.measure.learning.changes import (
 from gridcoll.model import GridModel
 
 
-def limit_calls(model: GridModel, cluster: int, found: LinkFactors) -> bool:
+def hosts_limit_calls(model: GridModel, cluster: int, found: LinkFactors) -> bool:
     """Whether hosts of ``cluster`` are slower than a link that leaves it, now or by the model."""
     slowest_s = model.link(cluster, cluster).gap(MESSAGE_BYTES) * max(found.gap, 1.0)
     others = [c for c in range(model.n_clusters) if c != cluster]

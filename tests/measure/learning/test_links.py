@@ -338,9 +338,7 @@ def test_a_look_tells_which_hosts_are_slow(
     assert not found[0, 0].is_like(replace(found[0, 0], slow_hosts=()))
 
 
-def test_a_slow_coordinator_does_not_hide_that_a_link_is_thinner(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_slow_coordinator_does_not_hide_that_a_link_is_thinner() -> None:
     model = level([0, 0, 0, 1])
     thin = {(0, 1): LinkFactors(1.0, 10.0), (0, 0): LinkFactors(1.0, 3.0, slow_hosts=("host0",))}
     assert explained_links(model, 0, thin) == {}
