@@ -20,7 +20,7 @@ from gridcoll.measure.learning.drift import Drift
 from gridcoll.measure.learning.learner import Change, Learner, Observation
 from gridcoll.measure.learning.links import Glance
 from gridcoll.model import GridModel, SlowHosts
-from gridcoll.topology import Grid
+from gridcoll.topology import Cluster, Grid
 from tests.mpi.learned import MOST_TRIES, check_calls, learning_of, near_comm, near_model, until
 from tests.mpi.support import works
 
@@ -60,6 +60,10 @@ def slowness(comm: GridComm) -> float:
 
 def measured(world: MPI.Intracomm) -> GridModel:
     return replace(near_model(world.Get_size()), origin="measured")
+
+
+def hosts_of(cluster: Cluster) -> set[str]:
+    return {process.host for process in cluster.processes}
 
 
 def notice(comm: GridComm) -> None:
@@ -151,8 +155,13 @@ def test_a_slow_host_changes_plans_but_not_the_grid(
     grid = Grid.from_labels(near.grid.cluster_of)
     c = grid.ranks_per_cluster.index(max(grid.ranks_per_cluster))
     host = grid.clusters[c].processes[-1].host
-    found = {(c, c): LinkFactors(1.0, 3.0, slow_hosts=(host,))}
-    monkeypatch.setattr(following, "look_at_links", lambda *_: found)
+
+    def look(_comm: object, _transport: object, model: GridModel, *_: object) -> object:
+        # A child numbers its clusters in another order.
+        d = next(i for i, each in enumerate(model.grid.clusters) if host in hosts_of(each))
+        return {(d, d): LinkFactors(1.0, 3.0, slow_hosts=(host,))}
+
+    monkeypatch.setattr(following, "look_at_links", look)
     own = world.Dup()
     comm = GridComm(own, model=replace(near, grid=grid, origin="measured"))
     sibling = comm.Dup()
