@@ -32,7 +32,7 @@ from gridcoll.model import GridModel
 from gridcoll.topology.units import format_rate
 
 LOOK_EVERY_S = 60.0
-"""Shortest time between two looks at all links that are caused by slow calls."""
+"""Mean time from one look at all links to the next, at least."""
 
 WINDOW_RECOVERY_S = 20.0
 """TCP windows that became small by packet loss recover when they are used for this long: it took
@@ -143,6 +143,8 @@ class Following:
         self.changed: dict[Pair, LinkFactors] = {}
         self._windows_small_since_s: dict[Pair, float] = {}
         self._last_look_s, self._look_pending = -math.inf, False
+        # When the last two looks at all links were taken, and whether the last found a change.
+        self._whole_looks_s, self._found_change = (-math.inf, -math.inf), True
         self._last_glance_s = -math.inf
         self._glance_costs_s: dict[tuple[Pair, ...], float] = {}
         self._n_glances, self._backoff = 0, 1.0
@@ -179,7 +181,8 @@ class Following:
         """Return what to do after an agreed point. Collective.
 
         ``suspicion`` and ``doubt`` are those of `Drift`. After a suspicion, candidates compete
-        again if a look finds nothing or is not due; a doubt only asks for a look.
+        again if a look finds nothing or is not due, and one look may soon follow another. A doubt
+        only asks for a look.
 
         If calls become faster after links had become slower, the first model is used again. If that
         model was declared, links may never have been as it says, so those that differ are looked
@@ -198,9 +201,11 @@ class Following:
         wanted = bool(suspicion) or self._look_pending or point.doubt or doubt
         if not self._has_network:
             return self._compete(suspicion)
-        interval_s = max(LOOK_EVERY_S, self.look_cost_s / OVERHEAD_PART)
-        may_look = now_s - self._last_look_s >= interval_s
-        if wanted and may_look:
+        before_s, last_s = self._whole_looks_s
+        may_look = now_s - last_s >= self._look_interval_s
+        # The network may have changed during a look, or just after it.
+        may_repeat = now_s - before_s >= 2 * self._look_interval_s
+        if (wanted and may_look) or (suspicion and may_repeat):
             return self._look(now_s, None, compete=bool(suspicion))
         if suspicion:
             return self._compete(suspicion)
@@ -209,6 +214,12 @@ class Following:
             return self._look(now_s, self.changed or None)
         self._glance(now_s, total_s)
         return Step()
+
+    @property
+    def _look_interval_s(self) -> float:
+        """Looks that find nothing take no more than `OVERHEAD_PART` of the time."""
+        cost_s = 0.0 if self._found_change else self.look_cost_s
+        return max(LOOK_EVERY_S, cost_s / OVERHEAD_PART)
 
     def _compete(self, suspicion: int) -> Step:
         if not suspicion:
@@ -247,8 +258,6 @@ class Following:
         duration_s = float(duration[0])
         self.measuring_s += time.monotonic() - began_s
         self._last_look_s, self._last_glance_s, self._look_pending = now_s, now_s, False
-        if only is None:
-            self.look_cost_s = duration_s
         before = self.changed
         for pair, seen in found.items():
             # Windows open by being used: for a while, use the rate of several flows for the link.
@@ -259,9 +268,13 @@ class Following:
             if pair in before and before[pair].gap > CHANGED * seen.gap:
                 found[pair] = found[pair].risen()
         changed = {pair: each for pair, each in found.items() if each.changed}
-        if changed.keys() == before.keys() and all(
+        is_as_before = changed.keys() == before.keys() and all(
             each.is_like(before[pair]) for pair, each in changed.items()
-        ):
+        )
+        if only is None:
+            self.look_cost_s, self._found_change = duration_s, not is_as_before
+            self._whole_looks_s = self._whole_looks_s[1], now_s
+        if is_as_before:
             self._backoff *= 2  # a glance that reported a better link was wrong
             self._tell("links were looked at, and are what they were")
             return Step(compete=compete)

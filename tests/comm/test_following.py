@@ -110,3 +110,35 @@ def test_flows_over_a_link_on_its_way_back_carry_what_they_did(
     models = models_after(monkeypatch, model, looks, n_asked=3)
     carried = [each.aggregate_bytes_per_s[0][1] for each in models]
     assert carried == pytest.approx([1e7, 1e8, 1e8 / 2.1])
+
+
+@pytest.mark.parametrize(
+    ("cost_s", "finds", "expected_s"),
+    [
+        (0.0, False, [0, 5, 65, 125, 185]),
+        (0.0, True, [0, 5, 65, 125, 185]),
+        (2.0, False, [0, 5]),
+        (2.0, True, [0, 5, 65, 125, 185]),
+    ],
+)
+def test_two_looks_may_follow_each_other(
+    monkeypatch: pytest.MonkeyPatch, cost_s: float, finds: bool, expected_s: list[float]
+) -> None:
+    """The network may change during the first. Fewer looks follow if they find nothing."""
+    looks_s: list[float] = []
+    clock_s = 0.0
+
+    def look(*_: object) -> dict[Pair, LinkFactors]:
+        nonlocal clock_s
+        clock_s += cost_s
+        looks_s.append(now_s)
+        gap = 3.0 * 2 ** len(looks_s) if finds else 1.0
+        return {(0, 1): LinkFactors(1.0, gap)}
+
+    monkeypatch.setattr("gridcoll.comm.following.look_at_links", look)
+    monkeypatch.setattr("gridcoll.comm.following.time.monotonic", lambda: clock_s)
+    model = model_of([0, 0, 1, 1], together=1e8)
+    following = Following(MPI.COMM_SELF, lambda: None, model, News(), lambda _: None)  # type: ignore[arg-type, return-value]
+    for now_s in map(float, range(0, 200, 5)):
+        following.step(Point([], 1.0, 0.0, True, True), 1, now_s, total_s=0.0)
+    assert looks_s == expected_s
