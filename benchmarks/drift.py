@@ -1,7 +1,7 @@
 """Measure how soon calls are fast again after a link or a host changes, and changes back.
 
     python benchmarks/drift.py {rate,latency,host} [--grid three-sites] [--mpi mpich] [--at NAME…]
-        [--models FOLDER] [--ways WAY…] [--output FOLDER]
+        [--models FOLDER] [--ways WAY…] [--meet] [--output FOLDER]
 
 1 MiB broadcasts and allreduces and 64 KiB all-to-alls run in a loop (`apps/calls.py loop`). During
 the loop, the thing named by the first argument changes and changes back: a link drops to a tenth of
@@ -15,7 +15,7 @@ after it, each with a full discovery in that state. They show the best possible 
 
 The last line of each table is for a round of all three calls, from entry to entry. The times of
 calls are from their last entries: a slow host enters late, which makes one call longer and the next
-one shorter.
+one shorter. With ``--meet``, ranks meet in a barrier before each call, as in OSU's benchmarks.
 """
 
 from __future__ import annotations
@@ -81,9 +81,12 @@ def grid_file(path: Path, grid: Path, change: tuple[str, str, str], at_s: list[f
     return path
 
 
-def run(grid: Path, mpi: str, model: Path, rows: Path, seconds: float, learn: str) -> None:
+def run(
+    grid: Path, mpi: str, kind: str, model: Path, rows: Path, seconds: float, learn: str
+) -> None:
+    """Run the ``kind`` of loop on ``grid`` with a kept ``model``, and write its ``rows``."""
     app = str(ROOT / "benchmarks" / "apps" / "calls.py")
-    command = ["python", "-m", "gridcoll", "run", app, "loop", str(rows), f"{seconds:g}"]
+    command = ["python", "-m", "gridcoll", "run", app, kind, str(rows), f"{seconds:g}"]
     settings = {"GRIDCOLL_GRID": str(model), "GRIDCOLL_LEARN": learn}
     on_grid(grid, mpi, *command, settings={**settings, "GRIDCOLL_LOG": "decisions"})
 
@@ -160,26 +163,29 @@ def main() -> None:
     )
     parser.add_argument("--models", type=Path, help="full discoveries are kept there, and reused")
     parser.add_argument("--ways", nargs="+", default=WAYS, choices=(*WAYS, "declared"))
+    parser.add_argument("--meet", action="store_true", help="a barrier before each call")
     parser.add_argument("--output", type=Path, default=RESULTS / "drift")
     options = parser.parse_args()
     folder = options.output.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     grid = path_of_grid(options.grid)
     change = change_of(read_gridfile(grid), options.what, options.at)
-    name = "-".join([grid.stem, options.what, *options.at, options.mpi])
-    changed = grid_file(folder / f"{name}-changed.toml", grid, change, [0.0])
-    changing = grid_file(folder / f"{name}-changing.toml", grid, change, [FALL_S, RISE_S])
+    kind = "meet" if options.meet else "loop"
+    on = "-".join([grid.stem, options.what, *options.at, options.mpi])
+    name = f"{on}-meet" if options.meet else on
+    changed = grid_file(folder / f"{on}-changed.toml", grid, change, [0.0])
+    changing = grid_file(folder / f"{on}-changing.toml", grid, change, [FALL_S, RISE_S])
     models = options.models or folder
     model = model_on(grid, options.mpi, models)
     kept = {way: folder / f"{name}-{way}.json" for way in (*CHANGING, "fresh", "before")}
     if "fresh" in options.ways:
-        run(grid, options.mpi, model, kept["before"], FRESH_S, "off")
+        run(grid, options.mpi, kind, model, kept["before"], FRESH_S, "off")
         fresh = model_on(changed, options.mpi, models)
-        run(changed, options.mpi, fresh, kept["fresh"], FRESH_S, "off")
+        run(changed, options.mpi, kind, fresh, kept["fresh"], FRESH_S, "off")
     for way, learn in CHANGING.items():
         if way in options.ways:
             known = grid if way == "declared" else model
-            run(changing, options.mpi, known, kept[way], END_S, learn)
+            run(changing, options.mpi, kind, known, kept[way], END_S, learn)
     found = {way: json.loads(path.read_text()) for way, path in kept.items() if path.exists()}
     best = {
         when: medians(found[way], 3.0, FRESH_S)

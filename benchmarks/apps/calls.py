@@ -3,6 +3,7 @@
     calls.py mix OUTPUT N_CALLS       # broadcast, allreduce, all-to-all of 8 B to 4 MiB, in turn
     calls.py late OUTPUT N_CALLS      # the same; each rank enters each call 0 to 50 ms late
     calls.py loop OUTPUT SECONDS      # 1 MiB broadcast and allreduce, 64 KiB all-to-all
+    calls.py meet OUTPUT SECONDS      # the same; ranks meet in a native barrier before each call
 
 Rank 0 writes a row per call: its name, and the times in seconds when the last rank entered and
 left. Ranks use the machine's clock, which the hosts of an emulated grid share.
@@ -82,9 +83,12 @@ def main() -> None:
     MPI.Intracomm(comm).Barrier()
     stamps: list[tuple[Call, float, float]] = []
     rng = random.Random(comm.Get_rank())
-    for call in loop(comm, float(amount)) if kind == "loop" else mix(int(amount)):
+    calls = loop(comm, float(amount)) if kind in ("loop", "meet") else mix(int(amount))
+    for call in calls:
         if kind == "late":
             time.sleep(rng.uniform(0, LATE_S))
+        elif kind == "meet":
+            MPI.Intracomm(comm).Barrier()
         began_s = time.monotonic()
         run[call]()
         stamps.append((call, began_s, time.monotonic()))

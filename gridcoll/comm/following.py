@@ -196,8 +196,8 @@ class Following:
                 self._tell("faster again: the links count as they did")
                 self._look_pending = False
                 return self._switch_to(self.first_model, {})
-            if now_s - self._last_look_s >= GLANCE_EVERY_S * self._backoff:
-                return self._look(now_s, self.changed, compete=True)
+            if now_s - self._last_look_s >= self._backed_off_s(GLANCE_EVERY_S):
+                return self._look_at_better_links(now_s, compete=True)
         wanted = bool(suspicion) or self._look_pending or point.doubt or doubt
         if not self._has_network:
             return self._compete(suspicion)
@@ -211,7 +211,7 @@ class Following:
             return self._compete(suspicion)
         self._look_pending = wanted
         if point.better and (self.changed or may_look):
-            return self._look(now_s, self.changed or None)
+            return self._look_at_better_links(now_s)
         self._glance(now_s, total_s)
         return Step()
 
@@ -244,6 +244,20 @@ class Following:
         self._known_digest = self.news.post(model)
         return Step(model)
 
+    def _backed_off_s(self, every_s: float) -> float:
+        """Return the time between glances: the longer, the more were wrong.
+
+        It is not so long that a better link stays unnoticed for hours: if all glances are wrong,
+        their looks take `OVERHEAD_PART` of the time.
+        """
+        longest_s = max(LOOK_EVERY_S, self.look_cost_s / OVERHEAD_PART)
+        return min(every_s * self._backoff, longest_s)
+
+    def _look_at_better_links(self, now_s: float, *, compete: bool = False) -> Step:
+        """Look at what changed, or at all links, and wait longer from now on if nothing is better."""
+        self._backoff *= 2  # until the model changes
+        return self._look(now_s, self.changed or None, compete=compete)
+
     def _look(self, now_s: float, only: Collection[Pair] | None, *, compete: bool = False) -> Step:
         """Look at all links, or ``only`` those of some pairs. Collective.
 
@@ -275,7 +289,6 @@ class Following:
             self.look_cost_s, self._found_change = duration_s, not is_as_before
             self._whole_looks_s = self._whole_looks_s[1], now_s
         if is_as_before:
-            self._backoff *= 2  # a glance that reported a better link was wrong
             self._tell("links were looked at, and are what they were")
             return Step(compete=compete)
         names = [cluster.name for cluster in self.first_model.grid.clusters]
@@ -299,7 +312,7 @@ class Following:
         point.
         """
         every_s = GLANCE_EVERY_S if self.changed else IDLE_GLANCE_EVERY_S
-        if now_s - self._last_glance_s < every_s * self._backoff:
+        if now_s - self._last_glance_s < self._backed_off_s(every_s):
             return
         rounds = rounds_of(self.model, self.changed or None)
         # In each cluster, glance between the slowest host and its neighbour; all clusters at once.

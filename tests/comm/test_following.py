@@ -67,6 +67,52 @@ def test_cheap_glances_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(n_glances.values()) <= min(n_glances.values()) + 1
 
 
+def test_slow_calls_without_a_cause_do_not_make_glances_rare(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a long job, a link that becomes better is noticed as soon as at first."""
+    glances_s: list[float] = []
+
+    def is_better(*_: Any) -> bool:
+        glances_s.append(now_s)
+        return False
+
+    unchanged = {(0, 1): LinkFactors(1.0, 1.0)}
+    monkeypatch.setattr("gridcoll.comm.following.look_at_links", lambda *_: unchanged)
+    monkeypatch.setattr(Glance, "is_better", is_better)
+    model = model_of([0, 0, 1, 1], together=1e8)
+    following = Following(MPI.COMM_SELF, lambda: None, model, News(), lambda _: None)  # type: ignore[arg-type, return-value]
+    for hour in range(12):
+        following.step(Point([], 1.0, 0.0, True, True), 1, 3600.0 * hour, total_s=1e6)
+    start_s = 3600.0 * 12
+    for second in range(120):
+        now_s = start_s + second
+        following.step(Point([], 1.0, 0.0, True, True), 0, now_s, total_s=1e6)
+    assert len(glances_s) > 3
+
+
+def test_glances_that_were_wrong_become_rare_but_do_not_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    glances_s: list[float] = []
+
+    def is_better(*_: Any) -> bool:
+        glances_s.append(now_s)
+        return True
+
+    unchanged = {(0, 1): LinkFactors(1.0, 1.0)}
+    monkeypatch.setattr("gridcoll.comm.following.look_at_links", lambda *_: unchanged)
+    monkeypatch.setattr(Glance, "is_better", is_better)
+    model = model_of([0, 0, 1, 1], together=1e8)
+    following = Following(MPI.COMM_SELF, lambda: None, model, News(), lambda _: None)  # type: ignore[arg-type, return-value]
+    for second in range(7200):
+        now_s = float(second)
+        point = Point([], 1.0, 0.0, True, True, better=following.take_message().better)
+        following.step(point, 0, now_s, total_s=1e6)
+    assert 60 < len(glances_s) < 130
+    assert glances_s[-1] > 7100
+
+
 def models_after(
     monkeypatch: pytest.MonkeyPatch, model: GridModel, looks: Sequence[LinkFactors], n_asked: int
 ) -> list[GridModel]:
