@@ -254,7 +254,7 @@ class Following:
         return min(every_s * self._backoff, longest_s)
 
     def _look_at_better_links(self, now_s: float, *, compete: bool = False) -> Step:
-        """Look at what changed, or at all links, and wait longer from now on if nothing is better."""
+        """Look at what changed, or at all links. If nothing is better, glances become rarer."""
         self._backoff *= 2  # until the model changes
         return self._look(now_s, self.changed or None, compete=compete)
 

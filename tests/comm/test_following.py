@@ -87,7 +87,7 @@ def test_slow_calls_without_a_cause_do_not_make_glances_rare(
     start_s = 3600.0 * 12
     for second in range(120):
         now_s = start_s + second
-        following.step(Point([], 1.0, 0.0, True, True), 0, now_s, total_s=1e6)
+        following.step(Point([], 1.0, 0.0, True, True), 0, now_s, total_s=1e6 * now_s)
     assert len(glances_s) > 3
 
 
@@ -108,7 +108,7 @@ def test_glances_that_were_wrong_become_rare_but_do_not_end(
     for second in range(7200):
         now_s = float(second)
         point = Point([], 1.0, 0.0, True, True, better=following.take_message().better)
-        following.step(point, 0, now_s, total_s=1e6)
+        following.step(point, 0, now_s, total_s=1e6 * now_s)
     assert 60 < len(glances_s) < 130
     assert glances_s[-1] > 7100
 

@@ -105,7 +105,7 @@ def test_a_look_at_what_seems_a_thin_link_starts_several_flows(
     n = world.Get_size()
     labels = layouts(n)[layout]
     model = model_of(labels, together=1e15)
-    monkeypatch.setattr("gridcoll.measure.learning.links._gap_s", lambda *_, **__: 1.0)
+    monkeypatch.setattr("gridcoll.measure.learning.links._gap_s", lambda *_: (1.0, False))
     fast = linear_plogp(1e3, 1e9)  # so all links seem to be thin, and none is longer
     links = tuple(tuple(fast for _ in range(model.n_clusters)) for _ in range(model.n_clusters))
     own = world.Dup()

@@ -54,7 +54,8 @@ class LinkFactors:
             min(pair, key=lambda factor: abs(math.log(max(factor, 1e-9))))
             for pair in ((self.latency, other.latency), (self.gap, other.gap))
         )
-        return LinkFactors(latency, gap)
+        open_gap = self.open_gap or other.open_gap
+        return LinkFactors(latency, gap, open_gap=open_gap)
 
     @property
     def waits(self) -> bool:

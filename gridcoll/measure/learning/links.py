@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 from mpi4py import MPI
 
-from gridcoll.constants import THIN_LINK
+from gridcoll.constants import THIN_LINK, WINDOWS_SURELY_LIMIT
 from gridcoll.engine.agreement import tell_all
 from gridcoll.engine.transport import MPITransport
 from gridcoll.engine.waiting import wait_for_all
@@ -122,7 +122,8 @@ def look_at_links(
     if changed:
         changed |= {(pair[::-1], ends[::-1]) for pair, ends in changed}
         fewer = [[route for route in routes if route in changed] for routes in rounds]
-        again = _compare_rounds(comm, transport, model, [routes for routes in fewer if routes])
+        fewer = [routes for routes in fewer if routes]
+        again = _compare_rounds(comm, transport, model, fewer, by_route)
         by_route |= {route: by_route[route].nearer(each) for route, each in again.items()}
         found = _slowest(by_route)
     for pair, slowest in together.items():
@@ -221,14 +222,23 @@ def _compare_rounds(
     transport: MPITransport,
     model: GridModel,
     rounds: Sequence[Sequence[Route]],
+    before: Mapping[Route, LinkFactors] | None = None,
 ) -> dict[Route, LinkFactors]:
+    """Compare each route both ways, all those of a round at once.
+
+    ``before`` is an earlier result: only gaps that had changed are measured again.
+    """
+    known = {
+        route: each for route, each in (before or {}).items() if each.waits or not differs(each.gap)
+    }
     rank, mine = comm.Get_rank(), []
     for routes in rounds:
         wait_for_all(comm)  # the pairs of the round before must no longer use the links
         for pair, ends in routes:
             if rank in ends:
                 peer = ends[1 - ends.index(rank)]
-                mine += _compare_both_ways(transport, rank == ends[0], peer, model, (pair, ends))
+                is_first = rank == ends[0]
+                mine += _compare_both_ways(transport, is_first, peer, model, (pair, ends), known)
     return dict(entry for entries in tell_all(comm, mine) for entry in entries)
 
 
@@ -246,7 +256,12 @@ def rounds_of(model: GridModel, only: Collection[Pair] | None = None) -> list[li
 
 
 def _compare_both_ways(
-    transport: MPITransport, is_first: bool, peer: int, model: GridModel, route: Route
+    transport: MPITransport,
+    is_first: bool,
+    peer: int,
+    model: GridModel,
+    route: Route,
+    known: Mapping[Route, LinkFactors],
 ) -> list[tuple[Route, LinkFactors]]:
     """Compare both directions of a link with the model, and return what this end measured.
 
@@ -264,38 +279,70 @@ def _compare_both_ways(
         (first, route),
         (channel_over(transport, peer, not is_first), (pair[::-1], ends[::-1])),
     ):
-        expected_s = model.link(*way[0]).gap(MESSAGE_BYTES)
-        gap_s = _gap_s(channel, trip_s, expected_s, is_longer=latency > CHANGED)
+        expected_s = max(model.link(*way[0]).gap(MESSAGE_BYTES), 1e-9)
+        if way in known:
+            each = replace(known[way], latency=latency)
+        else:
+            gap_s, opens = _gap_s(channel, trip_s, expected_s, latency)
+            # A window that makes little difference while it opens makes none later.
+            is_clear = gap_s > WINDOWS_SURELY_LIMIT * expected_s or not opens
+            gap = gap_s / expected_s if is_clear else 1.0
+            each = LinkFactors(latency, gap, open_gap=float(opens))
         if channel.active:
-            found.append((way, LinkFactors(latency, gap_s / max(expected_s, 1e-9))))
+            found.append((way, each))
     return found
 
 
-def _gap_s(channel: Channel, trip_s: float, expected_s: float, *, is_longer: bool) -> float:
-    """Return the seconds per message of a train, on the active end.
+def _gap_s(
+    channel: Channel, trip_s: float, expected_s: float, longer: float = 1.0
+) -> tuple[float, bool]:
+    """Return the seconds per message of a train, and whether a TCP window is still opening.
 
-    If a short train is much too slow, there is no longer one. If the latency is longer than before
-    (``is_longer``), a TCP window takes several round trips to open; then only the second half
-    counts, of a train that takes two of them.
+    To be used on the active end. If a short train is much too slow, there is no longer one.
+    ``longer`` is the latency over that of the model.
     """
-    n = int(max(TRAIN_S, trip_s * (2 if is_longer else 0.5)) / max(expected_s, 1e-9))
+    is_longer = longer > CHANGED
+    n = int(max(TRAIN_S, trip_s * (2 if is_longer else 0.5)) / expected_s)
     n = channel.agree(min(max(n, FEWEST_MESSAGES), MOST_MESSAGES))
     n_short = min(n, SHORT_TRAIN)
     expected_total_s, slow_factor = expected_s * n_short, CHANGED if n == n_short else CLEAR_FACTOR
-    took_s = _open_train(channel, n_short, trip_s, expected_total_s, slow_factor)[1] - trip_s
+    took_s = _open_train(channel, n_short, trip_s, expected_total_s, slow_factor) - trip_s
     is_slow = took_s - trip_s * is_longer > CLEAR_FACTOR * expected_total_s
     if channel.agree(int(is_slow)) or n == n_short:
-        return max(took_s, 1e-9) / n_short
-    half_s, took_s = _open_train(channel, n, trip_s, expected_s * n, 0.0 if is_longer else CHANGED)
+        return max(took_s, 1e-9) / n_short, False
     if is_longer:
-        return max(took_s - half_s, 1e-9) / (n - n // 2)
-    return max(took_s - trip_s, 1e-9) / n
+        return _gap_of_longer_s(channel, n, expected_s, longer)
+    took_s = _open_train(channel, n, trip_s, expected_s * n, CHANGED)
+    return max(took_s - trip_s, 1e-9) / n, False
+
+
+def _gap_of_longer_s(
+    channel: Channel, n_messages: int, expected_s: float, longer: float
+) -> tuple[float, bool]:
+    """Return `_gap_s` of a link that is ``longer`` than by the model, by trains of two round trips.
+
+    The window opens during the first half of a train, so only the second half counts. It may take
+    seconds until a window is as large as a longer link needs. Until then a flow is slower by as
+    much as the link is longer. So a train is the last one if it is not slower than that, and faster
+    than the one before.
+    """
+    before_s = math.inf
+    for _ in range(MOST_TRAINS + 1):
+        half_s, took_s = channel.train(MESSAGE_BYTES, n_messages)
+        gap_s = max(took_s - half_s, 1e-9) / (n_messages - n_messages // 2)
+        is_faster, is_changed = took_s < REPEAT_BELOW * before_s, differs(gap_s / expected_s)
+        is_explained = is_changed and gap_s < longer * CHANGED * expected_s
+        opens = is_explained and is_faster and before_s < math.inf
+        if channel.agree(int(opens or not (is_faster and is_changed))):
+            break
+        before_s = took_s
+    return gap_s, opens
 
 
 def _open_train(
     channel: Channel, n_messages: int, trip_s: float, expected_total_s: float, slow_factor: float
-) -> tuple[float, float]:
-    """Return `Channel.train` over an open TCP window.
+) -> float:
+    """Return `Channel.train_s` over an open TCP window.
 
     A window is small if the connection was idle, and after a link was thin. So trains are repeated
     while they get faster. A train is not repeated if it took less than ``slow_factor`` times
@@ -316,7 +363,7 @@ def _open_train(
         if not channel.agree(int(not (is_usual or is_open) and took_s < REPEAT_BELOW * before_s)):
             break
         before_s = took_s
-    return half_s, took_s
+    return took_s
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ class Opening:
 
 def test_a_longer_way_is_no_thinner_one() -> None:
     channel = Opening(30e-3)
-    gap_s = links._gap_s(channel, 30e-3, channel.gap_s, is_longer=True)  # type: ignore[arg-type]
+    gap_s, _ = links._gap_s(channel, 30e-3, channel.gap_s, 3.0)  # type: ignore[arg-type]
     assert gap_s == pytest.approx(channel.gap_s)
 
 
@@ -147,7 +147,7 @@ class Doubling(Opening):
 @pytest.mark.parametrize("window", [1, 2, 4, 64])
 def test_a_link_that_recovered_is_seen_at_its_full_rate(window: int) -> None:
     channel = Doubling(20e-3, 2.6e-3, window)
-    gap_s = links._gap_s(channel, 20e-3, channel.gap_s, is_longer=False)  # type: ignore[arg-type]
+    gap_s, _ = links._gap_s(channel, 20e-3, channel.gap_s)  # type: ignore[arg-type]
     assert gap_s == pytest.approx(channel.gap_s, rel=0.05)
 
 
@@ -174,8 +174,41 @@ class Counted(Opening):
 )
 def test_trains_are_repeated_where_that_can_tell_more(gap: float, n_trains: int) -> None:
     channel = Counted(10e-3, gap * 2.6e-3)
-    gap_s = links._gap_s(channel, 10e-3, 2.6e-3, is_longer=False)  # type: ignore[arg-type]
+    gap_s, _ = links._gap_s(channel, 10e-3, 2.6e-3)  # type: ignore[arg-type]
     assert gap_s == pytest.approx(channel.gap_s)
+    assert channel.n_trains == n_trains
+
+
+class Slowly(Counted):
+    """A link that became longer, with a window that grows by a third with every train."""
+
+    def __init__(self, trip_s: float, gap_s: float, slower: float) -> None:
+        super().__init__(trip_s, gap_s)
+        self._slower = slower
+
+    def train(self, n_bytes: int, n: int) -> tuple[float, float]:
+        super().train(n_bytes, n)
+        gap_s = max(self.gap_s, self._slower * 2.6e-3) if n > links.SHORT_TRAIN else self.gap_s
+        self._slower /= 1.3
+        return self._trip_s + n // 2 * gap_s, self._trip_s + n * gap_s
+
+
+@pytest.mark.parametrize(
+    ("gap", "slower", "opens", "n_trains"),
+    [
+        (1.0, 1.0, False, 2),  # open: a short train and a longer one
+        (1.0, 4.0, True, 3),  # opening: a second longer one shows it
+        (3.0, 1.0, False, 4),  # thinner as well: a second of both is as slow
+        (3.0, 9.0, True, 4),  # may be thinner: the next look tells
+    ],
+)
+def test_a_window_that_opens_over_a_longer_link_is_not_waited_for(
+    gap: float, slower: float, opens: bool, n_trains: int
+) -> None:
+    channel = Slowly(50e-3, gap * 2.6e-3, slower)
+    gap_s, still_opens = links._gap_s(channel, 50e-3, 2.6e-3, 5.0)  # type: ignore[arg-type]
+    assert still_opens == opens
+    assert opens or gap_s == pytest.approx(channel.gap_s)
     assert channel.n_trains == n_trains
 
 
@@ -192,7 +225,7 @@ def look_at_a_slow_flow(
     n_ways: list[int] = []
 
     def passed(
-        _c: object, _t: object, _m: object, rounds: list[list[Route]]
+        _c: object, _t: object, _m: object, rounds: list[list[Route]], *_: object
     ) -> dict[Route, LinkFactors]:
         gap = gaps[len(n_ways)]
         n_ways.append(sum(map(len, rounds)))
@@ -253,7 +286,7 @@ def look_of(
         return [(way, LinkFactors(1.0, gap)), ((way[0][::-1], way[1][::-1]), LinkFactors(1.0, gap))]
 
     def passed(
-        _c: object, _t: object, _m: object, rounds: list[list[Route]]
+        _c: object, _t: object, _m: object, rounds: list[list[Route]], *_: object
     ) -> dict[Route, LinkFactors]:
         for ways in rounds:
             ranks = [rank for _, ends in ways for rank in ends]
