@@ -1,6 +1,6 @@
 """Measure links again, briefly, while an application runs, and compare them with the model.
 
-A look takes about a second: a few empty round trips and a short train in each direction between
+A look takes seconds: a few empty round trips and a short train in each direction between
 coordinators, for disjoint pairs of clusters at once. The same is done between neighbours in each
 cluster, because every host's interface carries data that others wait for. The result is compared
 with the model. A link that did not change keeps its measured values. If one flow is slower, several
@@ -240,6 +240,13 @@ def _compare_rounds(
                 is_first = rank == ends[0]
                 mine += _compare_both_ways(transport, is_first, peer, model, (pair, ends), known)
     return dict(entry for entries in tell_all(comm, mine) for entry in entries)
+
+
+def _known(before: Mapping[Route, LinkFactors]) -> dict[Route, LinkFactors]:
+    """Return the routes whose gaps need not be measured again."""
+    return {
+        route: each for route, each in before.items() if each.waits or not differs(each.gap)
+    }
 
 
 def rounds_of(model: GridModel, only: Collection[Pair] | None = None) -> list[list[Pair]]:

@@ -110,11 +110,16 @@ def test_what_links_have_over_others() -> None:
 class Opening:
     """A link whose round trip is ``trip_s``: a long train waits once for its window to open."""
 
+    active = True
+
     def __init__(self, trip_s: float) -> None:
         self._trip_s, self.gap_s = trip_s, 2.6e-3
 
     def agree(self, value: int) -> int:
         return value
+
+    def round_trip_s(self, _n_bytes: int) -> float:
+        return self._trip_s
 
     def train(self, _n_bytes: int, n: int) -> tuple[float, float]:
         stall_s = self._trip_s if n > links.SHORT_TRAIN else 0.0
@@ -210,6 +215,26 @@ def test_a_window_that_opens_over_a_longer_link_is_not_waited_for(
     assert still_opens == opens
     assert opens or gap_s == pytest.approx(channel.gap_s)
     assert channel.n_trains == n_trains
+
+
+def test_only_gaps_that_changed_are_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Latencies are, on all routes that changed in any way."""
+    channel = Slowly(2 * 5 * MODEL.link(0, 1).one_way(0), 2.6e-3, 1.0)
+    monkeypatch.setattr(links, "channel_over", lambda *_: channel)
+    there, back = ((0, 1), (0, 2)), ((1, 0), (2, 0))
+    opening = LinkFactors(5.0, 2.3, open_gap=1.0)
+    for before, is_measured in (
+        ({}, True),
+        ({there: LinkFactors(5.0, 1.1), back: opening}, False),
+        ({there: opening, back: LinkFactors(5.0, 2.3)}, True),
+    ):
+        channel.n_trains = 0
+        found = dict(links._compare_both_ways(None, True, 2, MODEL, there, links._known(before)))  # type: ignore[arg-type]
+        assert found.keys() == {there, back}
+        assert found[there].latency == found[back].latency == pytest.approx(5.0)
+        assert bool(channel.n_trains) == is_measured
+        for route in found.keys() & before.keys():
+            assert before[route].nearer(found[route]).waits == before[route].waits
 
 
 LINK_RATE = links.MESSAGE_BYTES / MODEL.link(0, 1).gap(links.MESSAGE_BYTES)
