@@ -244,9 +244,7 @@ def _compare_rounds(
 
 def _known(before: Mapping[Route, LinkFactors]) -> dict[Route, LinkFactors]:
     """Return the routes whose gaps need not be measured again."""
-    return {
-        route: each for route, each in before.items() if each.waits or not differs(each.gap)
-    }
+    return {route: each for route, each in before.items() if each.waits or not differs(each.gap)}
 
 
 def rounds_of(model: GridModel, only: Collection[Pair] | None = None) -> list[list[Pair]]:
