@@ -32,7 +32,7 @@ from gridcoll.model import GridModel
 from gridcoll.topology.units import format_rate
 
 LOOK_EVERY_S = 60.0
-"""Mean time from one look at all links to the next, at least."""
+"""Shortest mean time between looks at all links. Two may follow each other sooner."""
 
 WINDOW_RECOVERY_S = 20.0
 """TCP windows that became small by packet loss recover when they are used for this long: it took
@@ -275,10 +275,15 @@ class Following:
         before = self.changed
         for pair, seen in found.items():
             # Windows open by being used: for a while, use the rate of several flows for the link.
+            # What was not measured with several flows is a longer link, which may not be in use.
             if not seen.waits:
                 self._windows_small_since_s.pop(pair, None)
-            elif now_s - self._windows_small_since_s.setdefault(pair, now_s) < WINDOW_RECOVERY_S:
-                found[pair], self._look_pending = seen.opened(), True
+            else:
+                since_s = self._windows_small_since_s.setdefault(pair, now_s)
+                is_new = now_s - since_s < WINDOW_RECOVERY_S
+                if is_new or not seen.together_bytes_per_s:
+                    found[pair] = seen.opened()
+                self._look_pending |= is_new
             if pair in before and before[pair].gap > CHANGED * seen.gap:
                 found[pair] = found[pair].risen()
         changed = {pair: each for pair, each in found.items() if each.changed}

@@ -158,6 +158,18 @@ def test_flows_over_a_link_on_its_way_back_carry_what_they_did(
     assert carried == pytest.approx([1e7, 1e8, 1e8 / 2.1])
 
 
+def test_a_longer_link_is_no_thinner_one_while_nothing_uses_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its window stays as small as it is, and the next looks find it opening."""
+    opening = LinkFactors(5.0, 2.3, open_gap=1.0)
+    longer = LinkFactors(6.5, 2.3, open_gap=1.0)
+    model = model_of([0, 0, 1, 1], together=1e8)
+    models = models_after(monkeypatch, model, [opening, longer], n_asked=2)
+    for each in models:
+        assert each.link(0, 1).gap(1e9) == pytest.approx(model.link(0, 1).gap(1e9), rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("cost_s", "finds", "expected_s"),
     [
