@@ -217,7 +217,10 @@ class Following:
 
     @property
     def _look_interval_s(self) -> float:
-        """Looks that find nothing take no more than `OVERHEAD_PART` of the time."""
+        """Seconds from one look at all links to the next.
+
+        They are more after a look that found nothing: such looks take `OVERHEAD_PART` of the time.
+        """
         cost_s = 0.0 if self._found_change else self.look_cost_s
         return max(LOOK_EVERY_S, cost_s / OVERHEAD_PART)
 

@@ -17,6 +17,11 @@ from gridcoll.model import GridModel
 from tests.plan.grids import model_of
 
 
+def following_of(model: GridModel) -> Following:
+    """The following of one process, which sends nothing."""
+    return Following(MPI.COMM_SELF, lambda: None, model, News(), lambda _: None)  # type: ignore[arg-type, return-value]
+
+
 def test_no_glance_waits_for_a_more_expensive_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """All together cost no more than their part of the time in collectives."""
     costs_s: defaultdict[Pair, list[float]] = defaultdict(list)
@@ -27,7 +32,7 @@ def test_no_glance_waits_for_a_more_expensive_one(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Glance, "is_better", is_better)
     model = model_of([0, 0, 1, 1, 2, 2], together=1e8)
-    following = Following(MPI.COMM_SELF, lambda: None, model, News(), print)  # type: ignore[arg-type, return-value]
+    following = following_of(model)
     found = {(0, 2): LinkFactors(1.0, 1.3), (1, 1): LinkFactors(1.0, 3.0, (2, 3))}
     changed = changed_model(model, found)
     assert changed is not None
@@ -51,7 +56,7 @@ def test_cheap_glances_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Glance, "is_better", is_better)
     model = model_of([0, 0, 1, 1, 2, 2], together=1e8)
-    following = Following(MPI.COMM_SELF, lambda: None, model, News(), print)  # type: ignore[arg-type, return-value]
+    following = following_of(model)
     found = {
         (0, 1): LinkFactors(1.0, 1.5),
         (0, 2): LinkFactors(1.0, 1.5),
@@ -67,50 +72,50 @@ def test_cheap_glances_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(n_glances.values()) <= min(n_glances.values()) + 1
 
 
+class Unchanged:
+    """A communicator whose links are as they were; its glances are wrong or see nothing."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, sees_better: bool) -> None:
+        self.glances_s: list[float] = []
+        self._now_s = 0.0
+
+        def is_better(*_: Any) -> bool:
+            self.glances_s.append(self._now_s)
+            return sees_better
+
+        unchanged = {(0, 1): LinkFactors(1.0, 1.0)}
+        monkeypatch.setattr("gridcoll.comm.following.look_at_links", lambda *_: unchanged)
+        monkeypatch.setattr(Glance, "is_better", is_better)
+        self._following = following_of(model_of([0, 0, 1, 1], together=1e8))
+
+    def step(self, now_s: float, suspicion: int = 0) -> None:
+        self._now_s = now_s
+        better = self._following.take_message().better
+        point = Point([], 1.0, 0.0, True, True, better=better)
+        self._following.step(point, suspicion, now_s, total_s=1e6 * now_s)
+
+
 def test_slow_calls_without_a_cause_do_not_make_glances_rare(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In a long job, a link that becomes better is noticed as soon as at first."""
-    glances_s: list[float] = []
-
-    def is_better(*_: Any) -> bool:
-        glances_s.append(now_s)
-        return False
-
-    unchanged = {(0, 1): LinkFactors(1.0, 1.0)}
-    monkeypatch.setattr("gridcoll.comm.following.look_at_links", lambda *_: unchanged)
-    monkeypatch.setattr(Glance, "is_better", is_better)
-    model = model_of([0, 0, 1, 1], together=1e8)
-    following = Following(MPI.COMM_SELF, lambda: None, model, News(), lambda _: None)  # type: ignore[arg-type, return-value]
+    comm = Unchanged(monkeypatch, sees_better=False)
     for hour in range(12):
-        following.step(Point([], 1.0, 0.0, True, True), 1, 3600.0 * hour, total_s=1e6)
-    start_s = 3600.0 * 12
+        comm.step(3600.0 * hour, suspicion=1)
+    assert not comm.glances_s
     for second in range(120):
-        now_s = start_s + second
-        following.step(Point([], 1.0, 0.0, True, True), 0, now_s, total_s=1e6 * now_s)
-    assert len(glances_s) > 3
+        comm.step(3600.0 * 12 + second)
+    assert len(comm.glances_s) > 3
 
 
 def test_glances_that_were_wrong_become_rare_but_do_not_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    glances_s: list[float] = []
-
-    def is_better(*_: Any) -> bool:
-        glances_s.append(now_s)
-        return True
-
-    unchanged = {(0, 1): LinkFactors(1.0, 1.0)}
-    monkeypatch.setattr("gridcoll.comm.following.look_at_links", lambda *_: unchanged)
-    monkeypatch.setattr(Glance, "is_better", is_better)
-    model = model_of([0, 0, 1, 1], together=1e8)
-    following = Following(MPI.COMM_SELF, lambda: None, model, News(), lambda _: None)  # type: ignore[arg-type, return-value]
+    comm = Unchanged(monkeypatch, sees_better=True)
     for second in range(7200):
-        now_s = float(second)
-        point = Point([], 1.0, 0.0, True, True, better=following.take_message().better)
-        following.step(point, 0, now_s, total_s=1e6 * now_s)
-    assert 60 < len(glances_s) < 130
-    assert glances_s[-1] > 7100
+        comm.step(float(second))
+    assert 60 < len(comm.glances_s) < 130
+    assert comm.glances_s[-1] > 7100
 
 
 def models_after(
@@ -119,7 +124,7 @@ def models_after(
     """The model after each of ``looks`` at one link, a minute apart; slow calls ask for some."""
     left = iter(looks)
     monkeypatch.setattr("gridcoll.comm.following.look_at_links", lambda *_: {(0, 1): next(left)})
-    following = Following(MPI.COMM_SELF, lambda: None, model, News(), lambda _: None)  # type: ignore[arg-type, return-value]
+    following = following_of(model)
     models = []
     for minute in range(len(looks)):
         point, suspicion = Point([], 1.0, 0.0, True, True), int(minute < n_asked)
@@ -196,7 +201,7 @@ def test_two_looks_may_follow_each_other(
     monkeypatch.setattr("gridcoll.comm.following.look_at_links", look)
     monkeypatch.setattr("gridcoll.comm.following.time.monotonic", lambda: clock_s)
     model = model_of([0, 0, 1, 1], together=1e8)
-    following = Following(MPI.COMM_SELF, lambda: None, model, News(), lambda _: None)  # type: ignore[arg-type, return-value]
+    following = following_of(model)
     for now_s in map(float, range(0, 200, 5)):
         following.step(Point([], 1.0, 0.0, True, True), 1, now_s, total_s=0.0)
     assert looks_s == expected_s

@@ -39,8 +39,8 @@ class LinkFactors:
     together_bytes_per_s: float = 0.0
     """Rate of several flows at once; infinite if they do not slow each other, 0 if not measured."""
     open_gap: float = 0.0
-    """Factor of the gap of one flow that carries as much as several; 0 if not measured. 1 if the
-    window of a longer link is still opening, which says the same without a measurement."""
+    """Factor of the gap of one flow that carries as much as several; 0 if not measured. 1 for a
+    longer link whose window is still opening; several flows are not measured there."""
     slow_hosts: tuple[str, ...] = ()
     """Inside a cluster, the hosts that the gap belongs to; empty if it belongs to all of them."""
 

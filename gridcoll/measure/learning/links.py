@@ -228,23 +228,15 @@ def _compare_rounds(
 
     ``before`` is an earlier result: only gaps that had changed are measured again.
     """
-    known = {
-        route: each for route, each in (before or {}).items() if each.waits or not differs(each.gap)
-    }
     rank, mine = comm.Get_rank(), []
     for routes in rounds:
         wait_for_all(comm)  # the pairs of the round before must no longer use the links
         for pair, ends in routes:
             if rank in ends:
                 peer = ends[1 - ends.index(rank)]
-                is_first = rank == ends[0]
-                mine += _compare_both_ways(transport, is_first, peer, model, (pair, ends), known)
+                route, is_first = (pair, ends), rank == ends[0]
+                mine += _compare_both_ways(transport, is_first, peer, model, route, before or {})
     return dict(entry for entries in tell_all(comm, mine) for entry in entries)
-
-
-def _known(before: Mapping[Route, LinkFactors]) -> dict[Route, LinkFactors]:
-    """Return the routes whose gaps need not be measured again."""
-    return {route: each for route, each in before.items() if each.waits or not differs(each.gap)}
 
 
 def rounds_of(model: GridModel, only: Collection[Pair] | None = None) -> list[list[Pair]]:
@@ -266,7 +258,7 @@ def _compare_both_ways(
     peer: int,
     model: GridModel,
     route: Route,
-    known: Mapping[Route, LinkFactors],
+    before: Mapping[Route, LinkFactors],
 ) -> list[tuple[Route, LinkFactors]]:
     """Compare both directions of a link with the model, and return what this end measured.
 
@@ -285,8 +277,9 @@ def _compare_both_ways(
         (channel_over(transport, peer, not is_first), (pair[::-1], ends[::-1])),
     ):
         expected_s = max(model.link(*way[0]).gap(MESSAGE_BYTES), 1e-9)
-        if way in known:
-            each = replace(known[way], latency=latency)
+        earlier = before.get(way)
+        if earlier and (earlier.waits or not differs(earlier.gap)):
+            each = replace(earlier, latency=latency)
         else:
             gap_s, opens = _gap_s(channel, trip_s, expected_s, latency)
             # A window that makes little difference while it opens makes none later.

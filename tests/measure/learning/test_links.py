@@ -229,7 +229,7 @@ def test_only_gaps_that_changed_are_measured_again(monkeypatch: pytest.MonkeyPat
         ({there: opening, back: LinkFactors(5.0, 2.3)}, True),
     ):
         channel.n_trains = 0
-        found = dict(links._compare_both_ways(None, True, 2, MODEL, there, links._known(before)))  # type: ignore[arg-type]
+        found = dict(links._compare_both_ways(None, True, 2, MODEL, there, before))  # type: ignore[arg-type]
         assert found.keys() == {there, back}
         assert found[there].latency == found[back].latency == pytest.approx(5.0)
         assert bool(channel.n_trains) == is_measured
@@ -250,8 +250,9 @@ def look_at_a_slow_flow(
     n_ways: list[int] = []
 
     def passed(
-        _c: object, _t: object, _m: object, rounds: list[list[Route]], *_: object
+        _c: object, _t: object, _m: object, rounds: list[list[Route]], before: object = None
     ) -> dict[Route, LinkFactors]:
+        assert bool(before) == bool(n_ways), "the second comparison is given what the first found"
         gap = gaps[len(n_ways)]
         n_ways.append(sum(map(len, rounds)))
         ends = {way: gap if set(way[0]) == {0, 1} else 1.0 for ways in rounds for way in ways}
