@@ -162,12 +162,18 @@ def _build_hook(tree: Path) -> ModuleType:
     return hook
 
 
-def compile_engine(tree: Path) -> None:
-    """Compile the engine in C again."""
+def compile_again(tree: Path, file: str) -> None:
+    """Compile the library that has the source or header ``file`` again."""
     hook = _build_hook(tree)
+    folder = str(Path(file).parent)
+    library = next(
+        name
+        for name, sources in hook.LIBRARIES.items()
+        if file in sources or (file.endswith(".h") and sources[0].startswith(f"{folder}/"))
+    )
     compiler = hook.find_compiler()
-    if compiler is None or not hook.build(compiler, "engine/_compiled.so"):
-        raise FaultError("engine/compiled.c: cannot be compiled")
+    if compiler is None or not hook.build(compiler, library):
+        raise FaultError(f"{library}: cannot be compiled")
 
 
 def run_tests(tree: Path, tests: Sequence[str]) -> str:
@@ -208,15 +214,15 @@ def make(tree: Path, fault: Fault) -> dict[str, str]:
     path = tree / "gridcoll" / fault.file
     text = path.read_text(encoding="utf-8")
     path.write_text(fault.make(text), encoding="utf-8")
-    in_c = path.suffix == ".c"
+    in_c = path.suffix in {".c", ".h"}
     try:
         if in_c:
-            compile_engine(tree)
+            compile_again(tree, fault.file)
         return {test: verdict(run_tests(tree, [test]), test) for test in fault.caught_by}
     finally:
         path.write_text(text, encoding="utf-8")
         if in_c:
-            compile_engine(tree)
+            compile_again(tree, fault.file)
 
 
 def failing_without(tree: Path, faults: Sequence[Fault]) -> set[str]:

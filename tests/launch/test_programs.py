@@ -43,6 +43,27 @@ int main(int argc, char **argv)
 }
 """
 
+NAMESAKES = """
+#include <mpi.h>
+#include <stdio.h>
+int mpi = 1, python = 1, inside = 1, n_called;
+void start(void) { n_called++; }
+void finish(void) { n_called++; }
+void *find_comm(void) { n_called++; return NULL; }
+int main(int argc, char **argv)
+{
+    int rank, data = 0;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    data = rank ? 0 : 7;
+    MPI_Bcast(&data, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    printf("%d %d\\n", data, mpi + python + inside);
+    MPI_Finalize();
+    return n_called;
+}
+"""
+"""A program whose functions and variables have the names of some of the library's own."""
+
 # Without the library, of which a compiler was to make one, they fail.
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="needs a C compiler")
 
@@ -349,6 +370,26 @@ class TestNeverWorse:
             timeout=60,
         )
         assert (done.returncode, done.stdout) == (0, f"{given}\n")
+
+    def test_a_program_whose_names_are_ours(self, tmp_path) -> None:
+        """Other libraries see the names of a program that is linked with -rdynamic."""
+        tools = tools_of("mpich")
+        source, target = tmp_path / "namesakes.c", tmp_path / "namesakes"
+        source.write_text(NAMESAKES)
+        built = tools.link(["-rdynamic", str(source), "-o", str(target)])
+        assert not built.returncode, built.stderr
+        done = good(tools.run(2, target, forced=True))
+        assert done.stdout == 2 * "7 3\n"
+        assert planned_of(done)["Bcast"][0] == 1
+
+    def test_the_library_has_no_names_that_others_may_have(self) -> None:
+        names = subprocess.run(
+            ["nm", "-D", "--defined-only", str(LIBRARY)], capture_output=True, text=True, check=True
+        )
+        defined = [line.split()[-1] for line in names.stdout.splitlines()]
+        assert "MPI_Bcast" in defined
+        own = ("MPI_", "PMPI_", "Py_", "gridcoll_")
+        assert [name for name in defined if not name.startswith(own)] == []
 
     def test_a_static_program(self, tmp_path) -> None:
         source, target = tmp_path / "a.c", tmp_path / "a"

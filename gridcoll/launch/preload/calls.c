@@ -602,6 +602,13 @@ static int do_call(given_call *call)
                                     : act(call, comm, known, action);
 }
 
+/* Whether all calls on a communicator are known to be native. */
+static int is_native(word handle)
+{
+    const comm_record *comm = find_comm(handle);
+    return comm && comm->is_native;
+}
+
 static struct { uintptr_t first, end; } excluded;
 
 static int find_module(struct dl_phdr_info *info, size_t size, void *given)
@@ -631,7 +638,7 @@ static inline int call_mpi(int which, int large, int profiling, word comm, const
     uintptr_t from = (uintptr_t)caller;
     if (inside || (from >= excluded.first && from < excluded.end))
         return call_natively(&call);
-    if (!has_grid)
+    if (!has_grid || is_native(call.comm))
         return count_call(which, NATIVE), call_natively(&call);
     inside = 1;
     hide_leaks(1);

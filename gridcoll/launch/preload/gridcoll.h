@@ -15,6 +15,9 @@
 
 #include <stdint.h>
 
+/* A preloaded library replaces all functions and variables with the names that it exports. */
+#pragma GCC visibility push(hidden)
+
 typedef intptr_t word;
 
 enum {
@@ -217,5 +220,7 @@ uint64_t count_of_calls(int which, int action);
 void print_counts(void);
 void look_often(void);
 int set_handler_of_mpi4py(word comm, word handler);
+
+#pragma GCC visibility pop
 
 #endif
