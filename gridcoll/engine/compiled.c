@@ -70,6 +70,7 @@ enum {
     MOST_TRUST = 6,
     MOST_FALSE_WAKEUPS = 64,
     IDLE_POLLS = 100, /* as in executor.py */
+    ANNOUNCED_BYTES = 64 << 10, /* as in constants.py */
 };
 
 typedef struct run {
@@ -500,8 +501,14 @@ static void begin_in(run_t *run, const program_t *program, const mpi_t *mpi, con
         run->n_waits[k] = program->ops[k].n_waits;
     for (size_t k = 0; k < lanes; k++)
         run->behind[k] = -1;
-    for (int64_t k = 0; k < program->n_ready; k++)
+    int has_long_send = 0;
+    for (int64_t k = 0; k < program->n_ready; k++) {
+        const op_t *op = &program->ops[program->ready[k]];
+        has_long_send |= op->kind == SEND && op->size * call->unit_bytes >= ANNOUNCED_BYTES;
         push_ready(run, program->ready[k]);
+    }
+    if (has_long_send) /* then sends come before receives: see constants.py */
+        start_ready(run);
     for (size_t lane = 0; lane < lanes; lane++)
         post(run, (int64_t)lane);
     start_ready(run);

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
-from gridcoll.constants import RECEIVES_POSTED
+from gridcoll.constants import ANNOUNCED_BYTES, RECEIVES_POSTED
 from gridcoll.engine.memory import Placement
 from gridcoll.errors import PlanError
 from gridcoll.plan.dataflow import Dataflow, without_data
@@ -84,7 +84,8 @@ class Executor:
     Ready ops start when they are due by ``clock`` (seconds); ops due at the same time start in
     program order. Receives are posted ahead, in the order in which their messages are matched: at
     most ``window`` per lane (a source and a stream), and more once nothing ended for `IDLE_POLLS`
-    polls. Only the oldest transfer of each lane is tested, for all lanes in one call. This bounds
+    polls. If a send that is ready at the start is long, ready sends start before any receive is
+    posted: see `ANNOUNCED_BYTES`. Only the oldest transfer of each lane is tested, for all lanes in one call. This bounds
     the cost of a poll by the number of lanes, and MPI checks its network once per poll.
 
     After an op fails (a message is longer than its receive buffer), the run continues: otherwise
@@ -125,6 +126,8 @@ class Executor:
         # The oldest transfer of each lane that has any: its request and its op.
         self._heads: list[Request] = []
         self._head_ops: list[int] = []
+        if any(map(self._is_announced, flow.ready)):
+            self._start_ready()
         for lane, receives in enumerate(flow.receives):
             if receives:
                 self._post(lane)
@@ -214,6 +217,10 @@ class Executor:
                 self._fail(index, error)
             else:
                 self._enter(lane, index, request)
+
+    def _is_announced(self, index: int) -> bool:
+        op = self._program[index]
+        return isinstance(op, Send) and self._memory.view(op.chunk).nbytes >= ANNOUNCED_BYTES
 
     def _push(self, index: int) -> None:
         op = self._program[index]
