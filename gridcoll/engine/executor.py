@@ -85,8 +85,9 @@ class Executor:
     program order. Receives are posted ahead, in the order in which their messages are matched: at
     most ``window`` per lane (a source and a stream), and more once nothing ended for `IDLE_POLLS`
     polls. If a send that is ready at the start is long, ready sends start before any receive is
-    posted: see `ANNOUNCED_BYTES`. Only the oldest transfer of each lane is tested, for all lanes in one call. This bounds
-    the cost of a poll by the number of lanes, and MPI checks its network once per poll.
+    posted: see `ANNOUNCED_BYTES`. Only the oldest transfer of each lane is tested, for all lanes in
+    one call. This bounds the cost of a poll by the number of lanes, and MPI checks its network once
+    per poll.
 
     After an op fails (a message is longer than its receive buffer), the run continues: otherwise
     pending transfers could write into freed buffers or be matched by later calls. The ops that need

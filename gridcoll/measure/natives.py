@@ -11,8 +11,8 @@ import numpy as np
 from mpi4py import MPI
 
 from gridcoll.engine.natives import native_call
-from gridcoll.measure.clock import FIRST_RUN_COUNTS_S, CommonClock, Series, find_clock
-from gridcoll.measure.trials import Step, affordable
+from gridcoll.measure.clock import FIRST_RUN_COUNTS_S, Series, find_clock
+from gridcoll.measure.trials import Step, affordable, series_of
 from gridcoll.model import GridModel, TimesBySize
 from gridcoll.plan import choose
 from gridcoll.plan.natives import NATIVE, natives_of
@@ -119,7 +119,8 @@ def time_native(
             native: partial(native_call(native, method), comm, *args) for native in left
         }
         settled = n_bytes >= SETTLED_BYTES
-        took = _time_steps(clock, steps, plan_s if settled else None)
+        series = series_of(comm, model, clock, name, n_bytes)
+        took = _time_steps(series, steps, plan_s if settled else None)
         medians = {native: float(np.median(seconds)) for native, seconds in took.items()}
         for native, seconds in took.items():
             found[native][n_bytes], n_runs[native][n_bytes] = medians[native], len(seconds)
@@ -140,7 +141,7 @@ def _is_hopeless(took_s: float, competitor_s: float | None, factor: float) -> bo
 
 
 def _time_steps(
-    clock: CommonClock, steps: Mapping[str, Step], plan_s: float | None
+    series: Series, steps: Mapping[str, Step], plan_s: float | None
 ) -> dict[str, list[float]]:
     """Return the seconds of the runs of each of ``steps``, the plain native first. Collective.
 
@@ -150,7 +151,7 @@ def _time_steps(
     only the plain one is timed.
     """
     took: dict[str, list[float]] = {native: [] for native in steps}
-    left, series, spent_s = list(steps), Series(clock), 0.0
+    left, spent_s = list(steps), 0.0
     for turn in range(MOST_RUNS):
         for native in list(reversed(left) if turn % 2 else left):
             competitor_s = plan_s if native == NATIVE else took[NATIVE][0]

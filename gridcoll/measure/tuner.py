@@ -23,7 +23,7 @@ from gridcoll.measure.learning.beliefs import median
 from gridcoll.measure.learning.elimination import Race
 from gridcoll.measure.learning.learner import Kind, shift_of
 from gridcoll.measure.natives import CALLS
-from gridcoll.measure.trials import RUNS, TRIAL_SIZES, Step, worth_trying
+from gridcoll.measure.trials import RUNS, TRIAL_SIZES, Step, series_of, worth_trying
 from gridcoll.model import Correction, GridModel
 from gridcoll.plan import Choice, choose
 from gridcoll.plan.natives import NATIVE
@@ -93,7 +93,7 @@ def _tune_size(
     uncorrected = choose(collective, uncorrected_model, n_bytes, 0, grid_only=True)
     natives = collective in uncorrected_model.native
     families = {family_of(collective, name) for name in REGISTRIES[collective]}
-    series = Series(clock)
+    series = series_of(comm, uncorrected_model, clock, collective, n_bytes)
     took_s: _Durations = {}
     found = _SizeResult({}, {})
     for _ in range(MOST_RACES):
