@@ -141,11 +141,11 @@ def _receive(comm: MPI.Intracomm, data: np.ndarray, peer: int) -> None:
 class Series:
     """Runs on all ranks, one right after another, each from an agreed moment.
 
-    This rank enters each run ``late_s`` after that moment, and the last rank ``last_s`` after it.
+    With a ``barrier``, ranks enter each run as they leave it.
     """
 
-    def __init__(self, clock: CommonClock, late_s: float = 0.0, last_s: float = 0.0) -> None:
-        self._clock, self._late_s, self._last_s = clock, late_s, last_s
+    def __init__(self, clock: CommonClock, barrier: Callable[[], object] | None = None) -> None:
+        self._clock, self._barrier = clock, barrier
         self.began_s = self.ended_s = math.nan
         """When the first run began and the last one ended, by rank 0's clock; on all ranks."""
 
@@ -160,15 +160,22 @@ class Series:
         start = (clock.latest(clock.now()) if first else self.ended_s) + clock.slack_s
         # A sleep ends some 60 us late. Spinning longer than that would keep other ranks on the same
         # core from starting on time.
-        while (left := start + self._late_s - clock.now()) > 0:
+        while (left := start - clock.now()) > 0:
             if left > 120e-6:
                 time.sleep(left - 100e-6)
             else:
                 os.sched_yield()
+        entered = start
+        if self._barrier is not None:
+            self._barrier()
+            entered = clock.now()
         step()
-        took_s = clock.latest(clock.now() - start - self._last_s)
+        ended = clock.now()
+        if self._barrier is not None:
+            entered = clock.latest(entered)
+        took_s = clock.latest(ended - entered)
         self.began_s = start if first else self.began_s
-        self.ended_s = start + self._last_s + took_s
+        self.ended_s = entered + took_s
         return took_s
 
 

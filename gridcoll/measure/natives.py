@@ -119,7 +119,7 @@ def time_native(
             native: partial(native_call(native, method), comm, *args) for native in left
         }
         settled = n_bytes >= SETTLED_BYTES
-        series = series_of(comm, model, clock, name, n_bytes)
+        series = series_of(comm, clock, name, n_bytes)
         took = _time_steps(series, steps, plan_s if settled else None)
         medians = {native: float(np.median(seconds)) for native, seconds in took.items()}
         for native, seconds in took.items():

@@ -93,7 +93,7 @@ def _tune_size(
     uncorrected = choose(collective, uncorrected_model, n_bytes, 0, grid_only=True)
     natives = collective in uncorrected_model.native
     families = {family_of(collective, name) for name in REGISTRIES[collective]}
-    series = series_of(comm, uncorrected_model, clock, collective, n_bytes)
+    series = series_of(comm, clock, collective, n_bytes)
     took_s: _Durations = {}
     found = _SizeResult({}, {})
     for _ in range(MOST_RACES):
