@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gridcoll.constants import RECEIVES_POSTED
+from gridcoll.constants import ANNOUNCED_BYTES, RECEIVES_POSTED
 from gridcoll.engine.executor import Executor, TransferError
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.errors import PlanError
@@ -128,6 +128,17 @@ def test_the_window_is_per_source() -> None:
         "recv 1 from 1 tag 0",
         "recv 1 from 1 tag 1",
     ]
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "order"),
+    [(ANNOUNCED_BYTES, ["send", "recv"]), (ANNOUNCED_BYTES - 1, ["recv", "send"])],
+)
+def test_long_messages_are_announced_before_receives_are_posted(n_bytes, order) -> None:
+    program = (Recv(1, out(n_bytes, 2 * n_bytes), 0), Send(1, out(0, n_bytes), 0))
+    transport = FakeTransport()
+    Executor(dataflow(program), transport, ByteMemory(memoryview(bytearray(2 * n_bytes))))
+    assert [line.split()[0] for line in transport.log] == order
 
 
 def test_a_segment_goes_on_as_soon_as_it_is_there_and_not_before() -> None:

@@ -96,6 +96,20 @@ def test_the_next_begins_when_all_know_that_the_last_has_ended(
     assert len(asked) == 1 + 3
 
 
+def test_after_a_barrier_time_counts_from_the_last_entry(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, size = clock.find_clock(world), world.Get_size()
+    fake = FakeTime(world, monkeypatch)
+
+    def barrier() -> None:
+        fake.now_s += 0.25 * world.Get_rank()
+
+    series = clock.Series(clock.CommonClock(0.0, 0.5, found.latest), barrier)
+    assert series.run(fake.step) == pytest.approx(size, abs=1e-3)
+    assert series.ended_s == pytest.approx(10.5 + 0.25 * (size - 1) + size, abs=1e-2)
+
+
 @pytest.mark.parametrize(("latency_s", "wait_s"), [(1.0, 0.5), (0.1, 5.0)])
 def test_the_slack_is_what_was_seen_and_no_more_than_can_be(
     world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, latency_s: float, wait_s: float

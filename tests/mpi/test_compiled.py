@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 from mpi4py import MPI
 
+from gridcoll.constants import ANNOUNCED_BYTES
 from gridcoll.engine import compiled
 from gridcoll.engine.compiled import LIBRARY, CompiledRun, begin_compiled, prepare
 from gridcoll.engine.executor import IDLE_POLLS
@@ -74,14 +75,15 @@ def begin(
     *ops: Op,
     tags: range | None = None,
     ranks: Sequence[int] | None = None,
+    data: bytes = b"abcdefghijklmnopqrstuvwxyz",
 ) -> tuple[CompiledRun, FakeMPI]:
-    """A run over a fake MPI, on a buffer that holds the alphabet."""
+    """A run over a fake MPI, on a buffer that holds ``data``."""
     fake, library = FakeMPI(), compiled._Library(LIBRARY)
     kept = list(fake.functions())
     pointers = [ctypes.cast(each, _POINTER) for each in kept]
     library.mpi = compiled._MPI(*pointers, None, None, 1, -1, 4, 4, -32766, 14)
     monkeypatch.setattr(compiled, "_library", lambda: library)
-    memory = ByteMemory(memoryview(bytearray(b"abcdefghijklmnopqrstuvwxyz")))
+    memory = ByteMemory(memoryview(bytearray(data)))
     run = begin_compiled(dataflow(ops), MPITransport(MPI.COMM_SELF, tags, ranks), memory, window)
     assert run is not None
     run._keep_alive = (*run._keep_alive, *kept)
@@ -208,6 +210,18 @@ def test_local_ops_run_between_their_neighbours(monkeypatch: pytest.MonkeyPatch)
     ops = (Copy(out(0, 4), out(8, 12)), Copy(out(8, 12), out(4, 8)), Send(1, out(4, 8), 0))
     _, fake = begin(monkeypatch, 64, *ops)
     assert fake.log == ["send abcd peer 1 tag 0"]
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "order"),
+    [(ANNOUNCED_BYTES, ["send", "recv"]), (ANNOUNCED_BYTES - 1, ["recv", "send"])],
+)
+def test_long_messages_are_announced_before_receives_are_posted(
+    monkeypatch: pytest.MonkeyPatch, n_bytes: int, order: list[str]
+) -> None:
+    ops = (Recv(1, out(n_bytes, 2 * n_bytes), 0), Send(1, out(0, n_bytes), 0))
+    _, fake = begin(monkeypatch, 64, *ops, data=b"a" * 2 * n_bytes)
+    assert [line.split()[0] for line in fake.log] == order
 
 
 def test_what_becomes_ready_at_once_starts_in_program_order(

@@ -7,10 +7,11 @@ from collections.abc import Callable
 import pytest
 from mpi4py import MPI
 
+from gridcoll.constants import ANNOUNCED_BYTES
 from gridcoll.measure import natives
-from gridcoll.measure.clock import Series
+from gridcoll.measure.clock import Series, find_clock
 from gridcoll.measure.natives import CALLS, time_native
-from gridcoll.measure.trials import LARGEST_BYTES
+from gridcoll.measure.trials import LARGEST_BYTES, series_of
 from gridcoll.plan import choose
 from gridcoll.plan.natives import NATIVE, NONBLOCKING, TIMED, VECTOR, variants_of
 from tests.mpi.support import count_calls, grid_model, layouts
@@ -18,6 +19,24 @@ from tests.mpi.support import count_calls, grid_model, layouts
 
 def test_all_that_have_variants_are_timed() -> None:
     assert set(CALLS) == set(TIMED)
+
+
+@pytest.mark.parametrize(
+    ("collective", "n_bytes", "n_barriers"),
+    [("alltoall", ANNOUNCED_BYTES, 1), ("alltoall", 1 << 10, 0), ("bcast", ANNOUNCED_BYTES, 0)],
+)
+def test_a_long_exchange_follows_a_barrier(
+    world: MPI.Intracomm, collective: str, n_bytes: int, n_barriers: int
+) -> None:
+    calls = []
+
+    class Counting(MPI.Intracomm):
+        def Barrier(self) -> None:
+            calls.append(self)
+            super().Barrier()
+
+    series_of(Counting(world), find_clock(world), collective, n_bytes).run(lambda: None)
+    assert len(calls) == n_barriers
 
 
 @pytest.mark.mpi(min_size=2)
