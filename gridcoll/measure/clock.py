@@ -141,7 +141,7 @@ def _receive(comm: MPI.Intracomm, data: np.ndarray, peer: int) -> None:
 class Series:
     """Runs on all ranks, one right after another, each from an agreed moment.
 
-    With a ``barrier``, ranks enter each run as they leave it.
+    If there is a ``barrier``, ranks call it at that moment, and enter the run as they leave it.
     """
 
     def __init__(self, clock: CommonClock, barrier: Callable[[], object] | None = None) -> None:

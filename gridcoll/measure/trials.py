@@ -85,12 +85,12 @@ buffers each."""
 
 
 def series_of(comm: MPI.Intracomm, clock: CommonClock, collective: str, n_bytes: int) -> Series:
-    """Return a series of runs of ``collective`` at one size, which all ranks enter at once.
+    """Return a series of runs of ``collective`` at one size.
 
-    Ranks enter an all-to-all of announced messages as they leave a barrier, as in many programs. A
-    rank that is still in the barrier notices what others announce, which makes a difference: see
-    `ANNOUNCED_BYTES`. Under Open MPI on `thin-wan`, natives of 512 KiB took 3.7 s when all ranks
-    entered at once, but 6.1 s after barriers.
+    All ranks enter them at once. Only all-to-alls of announced messages are entered as ranks leave
+    a barrier, as in many programs: a rank that is still in the barrier answers later than one that
+    has not called MPI yet (see `ANNOUNCED_BYTES`). Under Open MPI on `thin-wan`, natives of 512 KiB
+    took 3.7 s when all ranks entered at once, but 6.1 s after barriers.
     """
     after_barrier = collective == "alltoall" and n_bytes >= ANNOUNCED_BYTES
     return Series(clock, comm.Barrier if after_barrier else None)
