@@ -88,9 +88,10 @@ def series_of(comm: MPI.Intracomm, clock: CommonClock, collective: str, n_bytes:
     """Return a series of runs of ``collective`` at one size.
 
     All ranks enter them at once. Only all-to-alls of announced messages are entered as ranks leave
-    a barrier, as in many programs: a rank that is still in the barrier answers later than one that
-    has not called MPI yet (see `ANNOUNCED_BYTES`). Under Open MPI on `thin-wan`, natives of 512 KiB
-    took 3.7 s when all ranks entered at once, but 6.1 s after barriers.
+    a barrier, as in many programs. A rank that is still in the barrier reads what its peers
+    announce, and then answers before it announces its own messages (see `ANNOUNCED_BYTES`). Under
+    Open MPI on `thin-wan`, natives of 512 KiB took 3.7 s when all ranks entered at once, but 6.1 s
+    after barriers.
     """
     after_barrier = collective == "alltoall" and n_bytes >= ANNOUNCED_BYTES
     return Series(clock, comm.Barrier if after_barrier else None)

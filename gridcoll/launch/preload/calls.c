@@ -560,9 +560,8 @@ static int alias_error(const given_call *call, const comm_record *comm)
 
 static __thread word freed; /* being freed: callbacks may use it, but it must not be added again */
 
-static int do_call(given_call *call)
+static int do_call(given_call *call, comm_record *comm)
 {
-    comm_record *comm = find_comm(call->comm);
     if (!comm && call->comm != freed)
         comm = open_comm(call->comm);
     if (!comm || comm->is_native)
@@ -602,13 +601,6 @@ static int do_call(given_call *call)
                                     : act(call, comm, known, action);
 }
 
-/* Whether all calls on a communicator are known to be native. */
-static int is_native(word handle)
-{
-    const comm_record *comm = find_comm(handle);
-    return comm && comm->is_native;
-}
-
 static struct { uintptr_t first, end; } excluded;
 
 static int find_module(struct dl_phdr_info *info, size_t size, void *given)
@@ -638,11 +630,12 @@ static inline int call_mpi(int which, int large, int profiling, word comm, const
     uintptr_t from = (uintptr_t)caller;
     if (inside || (from >= excluded.first && from < excluded.end))
         return call_natively(&call);
-    if (!has_grid || is_native(call.comm))
+    comm_record *known = has_grid ? find_comm(call.comm) : NULL;
+    if (!has_grid || (known && known->is_native))
         return count_call(which, NATIVE), call_natively(&call);
     inside = 1;
     hide_leaks(1);
-    int error = do_call(&call);
+    int error = do_call(&call, known);
     hide_leaks(0);
     inside = 0;
     if (call.failure)
