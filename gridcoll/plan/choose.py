@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Literal
 
 from gridcoll.constants import (
+    EXTRAPOLATED_FACTOR,
     MARGIN,
     MOST_ORDER_SLOWDOWN,
     PRIOR_FACTOR,
@@ -124,7 +126,7 @@ def choose(
     elif bitwise_equal and model.n_clusters > 1:
         left_out = "because ranks may get different bits from it"
     winner, reason = _pick(
-        model, fastest_first, natives, forced, left_out, collective in model.native_priors
+        model, fastest_first, natives, forced, left_out, _how_known(model, collective, n_bytes)
     )
     if native_only:
         winner, reason = natives[0], ONE_HOST
@@ -273,15 +275,28 @@ def _corrected(candidate: Candidate, model: GridModel, collective: str, n_bytes:
     return replace(candidate, predicted_s=predicted_s)
 
 
+_HowKnown = Literal["measured", "estimated", "extrapolated"]
+
+
+def _how_known(model: GridModel, collective: str, n_bytes: int) -> _HowKnown:
+    """Return where the native's time comes from; inside one cluster, trust it in any case."""
+    if model.n_clusters == 1 or collective not in model.native:
+        return "measured"
+    if collective in model.native_priors:
+        return "estimated"
+    longest_bytes = model.native[collective].sizes_bytes[-1]
+    return "extrapolated" if n_bytes > EXTRAPOLATED_FACTOR * longest_bytes else "measured"
+
+
 def _pick(
     model: GridModel,
     fastest_first: tuple[Candidate, ...],
     natives: list[Candidate],
     forced: str,
     left_out: str,
-    is_prior: bool,
+    how_known: _HowKnown,
 ) -> tuple[Candidate, str]:
-    """Return the winner and the reason. ``is_prior``: the native's time is only estimated.
+    """Return the winner and the reason. ``how_known`` says where the native's time comes from.
 
     ``left_out`` says why the native collective must not be taken; empty if it may.
     """
@@ -300,8 +315,10 @@ def _pick(
         if model.n_clusters == 1:
             return native, "one cluster, and native was not measured"
         return plans[0], "the fastest plan; native was not measured"
-    if is_prior and model.n_clusters > 1:
+    if how_known == "estimated":
         return _against_prior(native, native.predicted_s, plans[0])
+    if how_known == "extrapolated":
+        return _against_extrapolated(native, about_native, plans[0])
     gain_s = native.predicted_s - plans[0].expected_s
     if gain_s <= native.predicted_s * MARGIN:
         return native, f"{about_native}no plan is predicted more than {MARGIN:.0%} faster"
@@ -316,6 +333,19 @@ def _against_prior(native: Candidate, prior_s: float, plan: Candidate) -> tuple[
     if plan.expected_s <= PRIOR_FACTOR * prior_s:
         return plan, "the fastest plan; native was estimated, not measured"
     return native, f"estimated, not measured, more than {PRIOR_FACTOR:g} times as fast as any plan"
+
+
+def _against_extrapolated(
+    native: Candidate, about_native: str, plan: Candidate
+) -> tuple[Candidate, str]:
+    """Return the winner and the reason where the native was timed with far shorter messages only.
+
+    The native must win by `MARGIN`: what its time grows by is not known, and for a plan it is.
+    """
+    if native.expected_s < plan.expected_s * (1 - MARGIN):
+        gain = f"predicted more than {MARGIN:.0%} faster than any plan"
+        return native, f"{about_native}{gain}, from shorter messages"
+    return plan, "the fastest plan; native was measured with shorter messages only"
 
 
 def _best_native(natives: list[Candidate]) -> tuple[Candidate, str]:

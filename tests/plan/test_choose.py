@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridcoll.constants import MARGIN, MOST_ORDER_SLOWDOWN, SHORT_IN_ORDER_BYTES, START_MARGIN
+from gridcoll.constants import (
+    EXTRAPOLATED_FACTOR,
+    MARGIN,
+    MOST_ORDER_SLOWDOWN,
+    SHORT_IN_ORDER_BYTES,
+    START_MARGIN,
+)
 from gridcoll.errors import UsageError
 from gridcoll.model import Correction, GridModel, TimesBySize, declared_model
 from gridcoll.model.plogp import FloatArray
@@ -108,6 +114,29 @@ def test_native_that_nobody_measured(offers: dict[str, list[float]]) -> None:
     one = choose(NOTHING, model(None, n_clusters=1), 1, 0)
     assert one.winner.name == NATIVE
     assert one.reason == "one cluster, and native was not measured"
+
+
+@pytest.mark.parametrize(
+    ("factor", "native_s", "winner"),
+    [
+        (EXTRAPOLATED_FACTOR, 1 - MARGIN + 1e-6, NATIVE),
+        (EXTRAPOLATED_FACTOR + 1, 1 - MARGIN + 1e-6, "first"),
+        (EXTRAPOLATED_FACTOR + 1, 1 - MARGIN - 1e-6, NATIVE),
+    ],
+)
+def test_a_native_timed_with_short_messages_only_must_win_by_a_margin(
+    offers: dict[str, list[float]], factor: int, native_s: float, winner: str
+) -> None:
+    offers.update(first=[1.0])
+    timed = TimesBySize((1000,), (native_s / factor,))
+    choice = choose(NOTHING, replace(model(None), native={NOTHING: timed}), 1000 * factor, 0)
+    assert choice.winner.name == winner
+    if factor > EXTRAPOLATED_FACTOR:
+        assert choice.reason.endswith(
+            "from shorter messages" if winner == NATIVE else "measured with shorter messages only"
+        )
+    one = replace(model(None, n_clusters=1), native={NOTHING: timed})
+    assert choose(NOTHING, one, 1000 * factor, 0).winner.name == NATIVE
 
 
 def test_grid_only_leaves_native_out(offers: dict[str, list[float]]) -> None:
