@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypeVar, overload
 import msgspec
 import numpy as np
 
-from gridcoll.constants import UNLIKE_INTERFACES, WINDOWS_LIMIT
+from gridcoll.constants import ANNOUNCED_BYTES, UNLIKE_INTERFACES, WINDOWS_LIMIT
 from gridcoll.errors import UsageError
 from gridcoll.model.correction import Correction
 from gridcoll.model.plogp import LONG_BYTES, FloatArray, PLogP, linear_plogp
@@ -432,7 +432,7 @@ def declared_model(spec: GridSpec, hosts: Sequence[str]) -> GridModel:
     """Return the model that a grid file implies for a job whose rank ``i`` runs on ``hosts[i]``.
 
     The rate in ``g(m)`` is the least of both NICs, both uplinks, the link, and one TCP window per
-    round trip.
+    round trip. Messages from `ANNOUNCED_BYTES` on are taken to be announced.
     """
     grid, origin = spec.assign(hosts)
 
@@ -444,7 +444,7 @@ def declared_model(spec: GridSpec, hosts: Sequence[str]) -> GridModel:
         latency_s = float(spec.latency_s[i, j])
         if spec.window_bytes and latency_s:
             rates.append(spec.window_bytes / (2 * latency_s))
-        return linear_plogp(latency_s, float(min(rates)))
+        return linear_plogp(latency_s, float(min(rates)), announced_bytes=ANNOUNCED_BYTES)
 
     # The diagonal is kept for a lone host, too: the rate of its interface over several links.
     links = tuple(tuple(link(a, b) for b in origin) for a in origin)

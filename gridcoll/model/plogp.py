@@ -103,14 +103,18 @@ def _interpolate(
     return result if isinstance(n_bytes, np.ndarray) else float(result)
 
 
-def linear_plogp(latency_s: float, bytes_per_s: float, overhead_s: float = 10e-6) -> PLogP:
-    """Return the pLogP of a link with known latency and rate: ``g(m) = overhead + m / rate``."""
-    largest = LONG_BYTES
-    wire = largest / bytes_per_s
-    return PLogP(
-        latency_s=latency_s,
-        sizes_bytes=(0, largest),
-        gap_s=(overhead_s, overhead_s + wire),
-        send_s=(overhead_s, overhead_s + wire),
-        recv_s=(overhead_s, overhead_s + wire),
-    )
+def linear_plogp(
+    latency_s: float, bytes_per_s: float, overhead_s: float = 10e-6, announced_bytes: int = 0
+) -> PLogP:
+    """Return the pLogP of a link with known latency and rate: ``g(m) = overhead + m / rate``.
+
+    A single message of ``announced_bytes`` or more takes a round trip longer, for its announcement
+    and the answer. ``announced_bytes`` is less than `LONG_BYTES`; 0 if no message is announced.
+    """
+    sizes = (0, LONG_BYTES)
+    if announced_bytes:
+        sizes = (0, announced_bytes - 1, announced_bytes, LONG_BYTES)
+    gap_s = tuple(overhead_s + size / bytes_per_s for size in sizes)
+    trips_s = [latency_s if size < announced_bytes else 3 * latency_s for size in sizes]
+    alone_s = tuple(trip_s + each_s for trip_s, each_s in zip(trips_s, gap_s, strict=True))
+    return PLogP(latency_s, sizes, gap_s, gap_s, gap_s, alone_s if announced_bytes else ())

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gridcoll.cli.models import load_model
+from gridcoll.constants import ANNOUNCED_BYTES
 from gridcoll.errors import FileError, UsageError
 from gridcoll.model import GridModel, PLogP, TimesBySize, declared_model, linear_plogp
 from gridcoll.topology import Grid, parse_gridfile, read_gridfile
@@ -252,6 +253,11 @@ class TestDeclared:
         assert self.rate(model, 1, 2) == pytest.approx(5e6)  # the link
         assert self.rate(model, 0, 2) == pytest.approx(12.5e6)  # a's NICs again
         assert self.rate(model, 2, 2) == pytest.approx(1.25e9)  # of a lone host, too
+
+    def test_long_messages_are_announced(self) -> None:
+        link = declared_model(parse_gridfile(DECLARED), self.HOSTS).link(0, 1)
+        for n_bytes, trips in ((0, 1), (ANNOUNCED_BYTES - 1, 1), (ANNOUNCED_BYTES, 3), (10**7, 3)):
+            assert link.one_way(n_bytes) == pytest.approx(trips * 5e-3 + link.gap(n_bytes))
 
     def test_a_window_per_round_trip(self) -> None:
         text = DECLARED + '\n[transport]\nwindow = "64 KiB"\n'

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridcoll.errors import UsageError
-from gridcoll.model.plogp import PLogP, linear_plogp
+from gridcoll.model.plogp import LONG_BYTES, PLogP, linear_plogp
 
 
 @pytest.fixture
@@ -96,3 +96,16 @@ def test_a_linear_link_is_overhead_plus_bytes_over_rate(
     assert link.latency_s == latency_s
     assert link.gap(n_bytes) == pytest.approx(1e-5 + n_bytes / bytes_per_s, rel=1e-6)
     assert link.one_way(n_bytes) == pytest.approx(latency_s + link.gap(n_bytes))
+
+
+@given(
+    st.floats(0, 1), st.floats(1e3, 1e11), st.integers(2, LONG_BYTES - 1), st.integers(0, 1 << 34)
+)
+def test_an_announced_message_takes_a_round_trip_longer(
+    latency_s: float, bytes_per_s: float, announced_bytes: int, n_bytes: int
+) -> None:
+    plain = linear_plogp(latency_s, bytes_per_s)
+    link = linear_plogp(latency_s, bytes_per_s, announced_bytes=announced_bytes)
+    assert link.gap(n_bytes) == pytest.approx(plain.gap(n_bytes))
+    longer_s = 2 * latency_s if n_bytes >= announced_bytes else 0.0
+    assert link.one_way(n_bytes) == pytest.approx(plain.one_way(n_bytes) + longer_s)

@@ -20,6 +20,9 @@ HOSTFILES = Path(__file__).parents[2] / "hostfiles"
 GRIDS = ("three-sites", "grid5000", "long-fat", "thin-wan", "one-cluster", "two-sites-uneven")
 GRIDS += ("two-sites-shared",)
 
+NEAR = 1.5
+"""What is predicted to take this many times as long as the fastest is not taken."""
+
 
 COLLECTIVES = ("bcast", "reduce", "allreduce", "alltoall", "scatter", "gather", "allgather")
 
@@ -76,7 +79,8 @@ def test_every_broadcast_takes_what_was_predicted(grid: str, n_bytes: int) -> No
     plans = [(c, c.build(n_bytes)) for c in candidates if c.build]
     assert len(plans) > 4
     off = {
-        f"{c.name}: {c.label}": price_plan(plan, model).makespan_s / (c.predicted_s or 1.0) - 1
+        f"{c.name}: {c.label}": price_plan(plan, model).makespan_s / c.expected_s - 1
         for c, plan in plans
+        if c.expected_s < NEAR * candidates[0].expected_s
     }
     assert {name: by for name, by in off.items() if abs(by) > 0.07} == {}

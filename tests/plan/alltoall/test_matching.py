@@ -75,7 +75,7 @@ def test_it_is_priced_as_it_is_written() -> None:
 
 def test_a_block_leaves_when_the_interface_is_nearly_done_with_the_one_before() -> None:
     model = load_model(str(HOSTFILES / "two-sites-uneven.toml"))
-    (candidate,) = offered(model, 1 << 16)
+    candidate, *_in_pieces = offered(model, 1 << 16)
     assert candidate.build is not None
     plan = candidate.build(1 << 16)
     for rank, program in enumerate(plan.programs):

@@ -122,7 +122,7 @@ def test_of_many_ranks_some_stand_for_several() -> None:
     """What is predicted of 208 ranks from a third of them, against the simulation of all."""
     model = load_model(str(HOSTFILES / "cem-five.toml"))
     assert model.sample.model.grid.n_ranks <= MOST_SAMPLED + model.n_clusters
-    simulated_s = {"farthest-first": 73.7e-3, "direct": 59.1e-3, "lg": 83.7e-3, "bruck": 122e-3}
+    simulated_s = {"farthest-first": 73.7e-3, "direct": 59.1e-3, "lg": 93.3e-3, "bruck": 161e-3}
     times = {c.name: c.predicted_s for c in choose("alltoall", model, 8192, 0).candidates}
     assert {n: times[n] for n in simulated_s} == pytest.approx(simulated_s, rel=0.15)
 
