@@ -111,7 +111,7 @@ def linear_plogp(
     A single message of ``announced_bytes`` or more takes a round trip longer, for its announcement
     and the answer. ``announced_bytes`` is less than `LONG_BYTES`; 0 if no message is announced.
     """
-    sizes = (0, LONG_BYTES)
+    sizes: tuple[int, ...] = (0, LONG_BYTES)
     if announced_bytes:
         sizes = (0, announced_bytes - 1, announced_bytes, LONG_BYTES)
     gap_s = tuple(overhead_s + size / bytes_per_s for size in sizes)
