@@ -19,7 +19,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGE = Path(__file__).parents[1] / "gridcoll"
-PRELOAD = ("calls.c", "known.c", "natives.c", "interpreter.c")
+PRELOAD = ("calls.c", "interpreter.c", "known.c", "counts.c", "natives.c")
 LIBRARIES = {
     "engine/_compiled.so": ("engine/compiled.c",),
     "plan/_walk.so": ("plan/walk.c",),

@@ -7,6 +7,8 @@ twice: the package must have none, and a made-up source that breaks the law must
 from __future__ import annotations
 
 import ast
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -404,3 +406,44 @@ def test_the_command_line_starts_no_mpi() -> None:
 
 def test_what_is_loaded_is_seen() -> None:
     assert "mpi4py" in loaded_after("import mpi4py")
+
+
+def upward_uses(folder: Path, header: str, objects: Path) -> list[str]:
+    """Return which C files of ``folder`` use names of files above them in the list in ``header``.
+
+    Files are compiled into the folder ``objects``.
+    """
+    files = re.findall(r"^ \*   (\w+)\.c  ", (folder / header).read_text(), re.MULTILINE)
+    owner: dict[str, str] = {}
+    needs: dict[str, list[str]] = {}
+    for file in files:
+        target = objects / f"{file}.o"
+        subprocess.run(["gcc", "-c", str(folder / f"{file}.c"), "-o", str(target)], check=True)
+        listed = subprocess.run(["nm", str(target)], capture_output=True, text=True, check=True)
+        symbols = [line.split()[-2:] for line in listed.stdout.splitlines()]
+        owner |= {name: file for kind, name in symbols if kind.isupper() and kind != "U"}
+        needs[file] = [name for kind, name in symbols if kind == "U"]
+    return [
+        f"{file}.c: {name} of {owner[name]}.c"
+        for at, file in enumerate(files)
+        for name in needs[file]
+        if owner.get(name) in files[:at]
+    ]
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="needs a C compiler")
+def test_c_files_of_the_preloaded_library_use_only_those_below(tmp_path: Path) -> None:
+    folder = PACKAGE / "launch" / "preload"
+    listed = re.findall(r"^ \*   (\w+\.c)  ", (folder / "gridcoll.h").read_text(), re.MULTILINE)
+    assert {*listed, "name.c"} == {path.name for path in folder.glob("*.c")}
+    assert upward_uses(folder, "gridcoll.h", tmp_path) == []
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="needs a C compiler")
+def test_c_files_that_use_one_above_are_seen(tmp_path: Path) -> None:
+    (tmp_path / "both.h").write_text("/*\n *   top.c  a\n *   bottom.c  b\n */\n")
+    (tmp_path / "top.c").write_text("int low(void);\nint high(void) { return low(); }\n")
+    (tmp_path / "bottom.c").write_text("int low(void) { return 1; }\n")
+    assert upward_uses(tmp_path, "both.h", tmp_path) == []
+    (tmp_path / "bottom.c").write_text("int high(void);\nint low(void) { return high(); }\n")
+    assert upward_uses(tmp_path, "both.h", tmp_path) == ["bottom.c: high of top.c"]

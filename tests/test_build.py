@@ -19,7 +19,7 @@ LIBRARIES = (
     "gridcoll/launch/preload/libgridcoll.so",
     "gridcoll/launch/preload/libmpi-name.so",
 )
-PRELOAD = ("calls", "known", "natives", "interpreter", "name")
+PRELOAD = ("calls", "interpreter", "known", "counts", "natives", "name")
 T = TypeVar("T")
 
 

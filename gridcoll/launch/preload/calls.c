@@ -1,9 +1,6 @@
 /* The MPI functions, and the meaning of their arguments. */
 
 #define _GNU_SOURCE
-#include <limits.h>
-#include <link.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -18,47 +15,6 @@ enum { /* bits of a key's form */
     ORDERED = 16, /* one that is not commutative */
     PADDED = 32,  /* predefined, but with gaps: a pair of a value and its place; not kept in keys */
 };
-
-static const char *const names[] = {
-#define NAME(name) #name,
-    EACH_COLLECTIVE(NAME)
-#undef NAME
-};
-
-/* ---- counts of calls ----------------------------------------------------------------------- */
-
-static uint64_t counts[N_COLLECTIVES][WAITING + 1];
-
-void count_call(int which, enum action action)
-{
-    if (is_shared)
-        __atomic_fetch_add(&counts[which][action], 1, __ATOMIC_RELAXED);
-    else
-        counts[which][action]++;
-}
-
-uint64_t count_of_calls(int which, int action)
-{
-    return which >= 0 && which < N_COLLECTIVES && action >= 0 && action <= WAITING
-               ? __atomic_load_n(&counts[which][action], __ATOMIC_RELAXED)
-               : 0;
-}
-
-void print_counts(void)
-{
-    uint64_t planned = 0, natively = 0, asked = 0;
-    for (int which = 0; which < N_COLLECTIVES; which++) {
-        uint64_t native = counts[which][NATIVE] + counts[which][WAITING];
-        uint64_t *mine = counts[which];
-        if (mine[PLAN] + mine[PYTHON] + native)
-            fprintf(stderr, "gridcoll: MPI_%s: %lu planned, %lu native, %lu through Python\n",
-                    names[which], (unsigned long)mine[PLAN], (unsigned long)native,
-                    (unsigned long)mine[PYTHON]);
-        planned += mine[PLAN], natively += native, asked += mine[PYTHON];
-    }
-    fprintf(stderr, "gridcoll: all: %lu planned, %lu native, %lu through Python\n",
-            (unsigned long)planned, (unsigned long)natively, (unsigned long)asked);
-}
 
 /* ---- the arguments of a call --------------------------------------------------------------- */
 
@@ -295,15 +251,7 @@ static int overlap(const char *a, int64_t a_bytes, const char *b, int64_t b_byte
     return a && b && a < b + b_bytes && b < a + a_bytes;
 }
 
-enum { FIRST_PAUSE = 1, LONGEST_PAUSE = 2, N_MISSED = 7 }; /* in wait_t: gridcoll/engine/compiled.c */
 enum { LOOK_AGAIN_NS = 20000000 };
-
-/* Pause only shortly if this rank has windows: MPI serves accesses of other ranks only in calls. */
-void look_often(void)
-{
-    if (has_windows && python.wait)
-        python.wait[LONGEST_PAUSE] = python.wait[FIRST_PAUSE];
-}
 
 /* If a pause continued although a message had arrived, let Python look for new sockets. */
 static void look_again(void)
@@ -430,7 +378,9 @@ static int drop_freed(word comm, int key, void *value, void *extra)
     if (has_grid && has_python()) {
         int was_inside = inside;
         inside = 1;
+        hide_leaks(1);
         drop_comm(handle_of(comm), python.forget);
+        hide_leaks(0);
         inside = was_inside;
     }
     return 0;
@@ -601,27 +551,6 @@ static int do_call(given_call *call, comm_record *comm)
                                     : act(call, comm, known, action);
 }
 
-static struct { uintptr_t first, end; } excluded;
-
-static int find_module(struct dl_phdr_info *info, size_t size, void *given)
-{
-    (void)size;
-    uintptr_t first = UINTPTR_MAX, end = 0, at = (uintptr_t)given;
-    for (int k = 0; k < info->dlpi_phnum; k++) {
-        if (info->dlpi_phdr[k].p_type != PT_LOAD)
-            continue;
-        uintptr_t start = info->dlpi_addr + info->dlpi_phdr[k].p_vaddr;
-        first = start < first ? start : first;
-        end = start + info->dlpi_phdr[k].p_memsz > end ? start + info->dlpi_phdr[k].p_memsz : end;
-    }
-    if (at < first || at >= end)
-        return 0;
-    excluded.first = first, excluded.end = end;
-    return 1;
-}
-
-void exclude(const void *in_module) { dl_iterate_phdr(find_module, (void *)in_module); }
-
 static inline int call_mpi(int which, int large, int profiling, word comm, const word *args,
                            const void *caller)
 {
@@ -743,7 +672,9 @@ static int comm_free(const char *name, word *handle)
         int was_inside = inside;
         inside = 1;
         freed = mpi.is_int ? *(int *)handle : *handle;
+        hide_leaks(1);
         drop_comm(freed, python.forget);
+        hide_leaks(0);
         inside = was_inside;
     }
     int error = next(handle);
@@ -801,19 +732,6 @@ VISIBLE int PMPI_Comm_create_errhandler(handler_function *a, word *b)
 {
     return create_errhandler("PMPI_Comm_create_errhandler", a, b);
 }
-/* mpi4py sets error handlers when it is imported. The application's handlers must not change, and must
- * stay unset if they are: see hold_handler. */
-static int set_errhandler(const char *name, word comm, word handler)
-{
-    int (*next)(word, word) = (int (*)(word, word))next_function(name);
-    return is_loading ? 0 : next ? next(comm, handler) : 1;
-}
-
-int set_handler_of_mpi4py(word comm, word handler)
-{
-    return set_errhandler("PMPI_Comm_set_errhandler", comm, handler);
-}
-
 /* A library without large counts has only the small form, which takes the same words. */
 #define WINDOW(name, suffix, parameters, ...) \
     VISIBLE int name##suffix parameters \

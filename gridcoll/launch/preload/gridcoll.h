@@ -5,9 +5,12 @@
  * of what this file declares.
  *
  *   calls.c        the MPI functions, and the meaning of their arguments
- *   known.c        communicators and the kinds of calls on them whose decision is known
- *   natives.c      the MPI library behind us
  *   interpreter.c  Python: find it or start it, and ask it about calls of new kinds
+ *   known.c        communicators and the kinds of calls on them whose decision is known
+ *   counts.c       how many calls were executed in which way
+ *   natives.c      the MPI library behind us
+ *
+ * Each file uses only files below it.
  */
 
 #ifndef GRIDCOLL_H
@@ -150,11 +153,19 @@ typedef struct {
     int64_t *wait; /* its waiting parameters and counters, shared by all callers */
 } python_half;
 
+/* Of the waiting parameters: see wait_t in gridcoll/engine/compiled.c. */
+enum { FIRST_PAUSE = 1, LONGEST_PAUSE = 2, N_MISSED = 7 };
+
+typedef struct {
+    uintptr_t first, end;
+} addresses;
+
 /* natives.c */
 typedef struct {
     int is_int; /* whether handles are ints */
     word world, self, fatal, type_int, op_min, comm_null, type_null, op_null, in_place;
     word count_error, other_error;
+    word errors_return; /* known when Python is attached */
     int named, thread_multiple; /* MPI_COMBINER_NAMED, MPI_THREAD_MULTIPLE */
     int (*comm_rank)(word, int *), (*comm_size)(word, int *);
     int (*comm_test_inter)(word, int *);
@@ -177,7 +188,10 @@ typedef struct {
 
 extern mpi_library mpi;
 extern int has_windows; /* for one-sided communication */
+extern int is_shared; /* whether several threads may call MPI */
 extern __thread int inside __attribute__((tls_model("initial-exec"))); /* inside MPI or gridcoll */
+extern __thread int is_loading; /* mpi4py is being imported for us */
+extern const char *const collective_names[];
 
 void *next_function(const char *name);
 void *function_in(void *library, const char *name);
@@ -190,9 +204,9 @@ void release_handler(word comm, word *held);
 void hold_handlers(void);    /* let errors be returned to us instead of calling handlers */
 void release_handlers(void);
 word handle_of(word given); /* the handle in a word: an int or a pointer */
+int set_errhandler(const char *name, word comm, word handler);
 
 /* known.c */
-extern int is_shared; /* whether several threads may call MPI */
 comm_record *find_comm(word handle);
 comm_record *add_comm(const question *answer, int is_native);
 void drop_comm(word handle, void (*before)(int64_t));
@@ -206,20 +220,18 @@ void unlock_known(void);
 /* interpreter.c */
 extern python_half python;
 extern int has_grid;
-extern __thread int is_loading;
+extern addresses excluded; /* do not handle calls from there */
 void start(void);
 void finish(void);
+void look_often(void);
 void hide_leaks(int hides); /* whether memory that this thread allocates is hidden from leak checkers */
 int has_python(void);
 int agree(const char *problem); /* whether no rank has a problem; the lowest rank with one prints it */
 
-/* calls.c */
-void exclude(const void *in_module); /* do not handle calls from that module */
+/* counts.c */
 void count_call(int which, enum action action);
 uint64_t count_of_calls(int which, int action);
 void print_counts(void);
-void look_often(void);
-int set_handler_of_mpi4py(word comm, word handler);
 
 #pragma GCC visibility pop
 

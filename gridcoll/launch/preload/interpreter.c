@@ -11,9 +11,9 @@
 
 python_half python;
 int has_grid;
-__thread int is_loading;
+addresses excluded;
 
-static int rank, n_ranks = 1;
+static int world_rank, world_size = 1;
 static int is_linked_in; /* Python is linked into the program, which may start it later */
 static int is_started; /* by us, also if it is the program's */
 static int is_claimed; /* the program has called for its start */
@@ -53,15 +53,16 @@ int agree(const char *problem)
 {
     int (*allreduce)(const void *, void *, int, word, word, word) =
         next_function("PMPI_Allreduce");
-    int mine = problem ? rank : n_ranks, lowest = -1;
+    int mine = problem ? world_rank : world_size, lowest = -1;
     if (!allreduce || allreduce(&mine, &lowest, 1, mpi.type_int, mpi.op_min, mpi.world))
         return 0;
-    if (lowest == rank && problem) {
+    if (lowest == world_rank && problem) {
         char line[1024];
-        snprintf(line, sizeof line, "rank %d: %s; all ranks run without gridcoll", rank, problem);
+        snprintf(line, sizeof line, "rank %d: %s; all ranks run without gridcoll", world_rank,
+                 problem);
         say(line);
     }
-    return lowest == n_ranks;
+    return lowest == world_size;
 }
 
 /* ---- finding Python ------------------------------------------------------------------------ */
@@ -227,6 +228,13 @@ static const char bootstrap[] =
     "gridcoll_load(%d, %d, %s, %s)\n"
     "del gridcoll_load\n";
 
+/* Pause only shortly if this rank has windows: MPI serves accesses of other ranks only in calls. */
+void look_often(void)
+{
+    if (has_windows && python.wait)
+        python.wait[LONGEST_PAUSE] = python.wait[FIRST_PAUSE];
+}
+
 static char import_problem[512];
 
 __attribute__((visibility("default"))) void gridcoll_report(const char *text)
@@ -237,7 +245,7 @@ __attribute__((visibility("default"))) void gridcoll_report(const char *text)
 __attribute__((visibility("default"))) void gridcoll_attach(const python_half *half)
 {
     if (half->interface == INTERFACE)
-        python = *half, look_often();
+        python = *half, mpi.errors_return = handle_of((word)half->errors_return), look_often();
     else
         gridcoll_report("its library and its Python are of different versions; install it again");
 }
@@ -488,15 +496,15 @@ void start(void)
             say(problem);
         return;
     }
-    mpi.comm_rank(mpi.world, &rank);
-    mpi.comm_size(mpi.world, &n_ranks);
+    mpi.comm_rank(mpi.world, &world_rank);
+    mpi.comm_size(mpi.world, &world_size);
     int level = 0;
     mpi.query_thread(&level);
     is_shared = level == mpi.thread_multiple;
     if (!agree(find_python(level)))
         return;
     if (!py.is_initialized()) {
-        if (n_ranks > 1) /* a single rank gains nothing, and may be one of many spawned ones */
+        if (world_size > 1) /* a single rank gains nothing, and may be one of many spawned ones */
             load_and_begin(0);
     } else if (getenv("GRIDCOLL_PRELOAD_LATER"))
         /* If mpi4py is loaded, gridcoll run replaces the world and calls gridcoll_start. MPI may be
@@ -508,12 +516,30 @@ void start(void)
         load_in_python();
 }
 
+/* Called for each loaded module: exclude the one that contains the address `given`. */
+static int exclude_module(struct dl_phdr_info *info, size_t size, void *given)
+{
+    (void)size;
+    uintptr_t first = UINTPTR_MAX, end = 0, at = (uintptr_t)given;
+    for (int k = 0; k < info->dlpi_phnum; k++) {
+        if (info->dlpi_phdr[k].p_type != PT_LOAD)
+            continue;
+        uintptr_t start = info->dlpi_addr + info->dlpi_phdr[k].p_vaddr;
+        first = start < first ? start : first;
+        end = start + info->dlpi_phdr[k].p_memsz > end ? start + info->dlpi_phdr[k].p_memsz : end;
+    }
+    if (at < first || at >= end)
+        return 0;
+    excluded.first = first, excluded.end = end;
+    return 1;
+}
+
 /* For gridcoll run, when Python runs and the world was replaced. Calls from mpi4py's module are
  * excluded, because gridcoll handles its methods. Collective. */
 __attribute__((visibility("default"))) void gridcoll_start(const void *in_module)
 {
     inside = 1;
-    exclude(in_module);
+    dl_iterate_phdr(exclude_module, (void *)in_module);
     load_and_begin(1);
     inside = 0;
 }
@@ -528,6 +554,6 @@ void finish(void)
     hide_leaks(0);
     has_grid = 0;
     const char *wanted = getenv("GRIDCOLL_STATS");
-    if (rank == 0 && wanted && !strcmp(wanted, "1"))
+    if (world_rank == 0 && wanted && !strcmp(wanted, "1"))
         print_counts();
 }

@@ -13,8 +13,6 @@ enum {
     MOST_KEPT_BYTES = 128 << 10, /* of scratch, as MOST_SCRATCH_BYTES of comm/context.py */
 };
 
-int is_shared;
-
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static comm_record *buckets[N_BUCKETS];
 
@@ -91,10 +89,8 @@ void drop_comm(word handle, void (*before)(int64_t))
     unlock_known();
     if (!comm)
         return;
-    hide_leaks(1);
     if (!comm->is_native)
         before(comm->handle);
-    hide_leaks(0);
     clear_comm(comm);
     free(comm);
 }

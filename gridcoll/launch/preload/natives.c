@@ -15,10 +15,10 @@
 #include "gridcoll.h"
 
 mpi_library mpi;
-__thread int inside;
-int has_windows;
+__thread int inside, is_loading;
+int has_windows, is_shared;
 
-static const char *const names[] = {
+const char *const collective_names[] = {
 #define NAME(name) #name,
     EACH_COLLECTIVE(NAME)
 #undef NAME
@@ -90,6 +90,19 @@ static void *any_function(const char *name)
 
 /* Whether a profiler's MPI_Init comes before ours: it can handle calls only after ours has ended. */
 int has_profiler_in_front(void) { return !is_ours(any_function("MPI_Init")); }
+
+/* mpi4py sets error handlers when it is imported. The application's handlers must not change, and must
+ * stay unset if they are: see hold_handler. */
+int set_errhandler(const char *name, word comm, word handler)
+{
+    int (*next)(word, word) = (int (*)(word, word))next_function(name);
+    return is_loading ? 0 : next ? next(comm, handler) : 1;
+}
+
+static int set_handler_of_mpi4py(word comm, word handler)
+{
+    return set_errhandler("PMPI_Comm_set_errhandler", comm, handler);
+}
 
 /* A module that is loaded calls `MPI_Send` through a slot that the loader filled with the first
  * function of that name: a profiler's. Fill the slots of such names with MPI's own, `PMPI_Send`.
@@ -268,7 +281,7 @@ static void *function_of(const given_call *call)
     void **known = &functions[call->which][call->large][call->profiling];
     if (!*known) {
         char name[64] = "PMPI_";
-        strcat(strcat(name, names[call->which]), call->large ? "_c" : "");
+        strcat(strcat(name, collective_names[call->which]), call->large ? "_c" : "");
         *known = next_function(name + !call->profiling);
     }
     return *known;
@@ -383,7 +396,7 @@ void hold_handler(word comm, word *handler)
 {
     mpi.comm_get_errhandler(comm, handler);
     if (comm == mpi.world || !may_be_unset(handle_of(*handler)))
-        mpi.comm_set_errhandler(comm, handle_of((word)python.errors_return));
+        mpi.comm_set_errhandler(comm, mpi.errors_return);
 }
 
 void release_handler(word comm, word *handler)
@@ -424,7 +437,7 @@ int call_and_wait(const given_call *call)
     void **starter = &starters[call->which][call->large];
     if (!*starter) {
         char name[64] = "PMPI_I";
-        strcat(name, names[call->which]);
+        strcat(name, collective_names[call->which]);
         name[6] = (char)(name[6] + 'a' - 'A');
         *starter = next_function(strcat(name, call->large ? "_c" : ""));
     }
