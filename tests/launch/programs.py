@@ -17,6 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
+MPIS = ("mpich", "openmpi", "impi")
+TWO_MPIS = ("mpich", pytest.param("openmpi", marks=pytest.mark.long))
+
 COLLECTIVES = (
     *("Bcast", "Reduce", "Allreduce", "Reduce_scatter", "Reduce_scatter_block", "Gather"),
     *("Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv", "Alltoall", "Alltoallv"),
@@ -260,3 +265,22 @@ def planned_of(done: Done) -> dict[str, tuple[int, int, int]]:
     assert found, f"no counts: {done.stderr}"
     none = dict.fromkeys(COLLECTIVES, (0, 0, 0))
     return none | {name: (int(a), int(b), int(c)) for name, a, b, c in found}
+
+
+def tools_of(mpi: str) -> Toolchain:
+    """Return the tools of ``mpi``, or skip the test."""
+    tools = toolchain(mpi)
+    if not tools.python.exists() or not tools.include.exists():
+        pytest.skip(f"needs the environment of {mpi}, with its headers")
+    return tools
+
+
+def good(done: Done | None) -> Done:
+    """Return ``done``, a job that must have ended well."""
+    assert done is not None, "the job does not end"
+    assert done.returncode == 0, (done.stdout[-2000:], done.stderr[-4000:])
+    return done
+
+
+needs_compiler = pytest.mark.skipif(not has_compiler(), reason="needs a C compiler")
+"""Without the library, of which a compiler was to make one, programs fail."""

@@ -12,11 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.programs import Done, Toolchain, planned_of, write_grid
+from tests.launch.programs import (
+    TWO_MPIS,
+    Done,
+    Toolchain,
+    good,
+    needs_compiler,
+    planned_of,
+    tools_of,
+    write_grid,
+)
 from tests.launch.rotating import rotating_python
-from tests.launch.test_programs import TWO_MPIS, build, folder, good, pytestmark, tools_of
 
-__all__ = ["build", "folder", "pytestmark"]  # fixtures that pytest finds by name
+pytestmark = needs_compiler
 
 Rotate = Callable[..., Done]
 

@@ -23,10 +23,9 @@ from tests.launch.mpich_suite import (
     programs_of,
     run_suite,
 )
-from tests.launch.programs import VENVS, fortran_of, has_compiler, planned_of, toolchain
+from tests.launch.programs import VENVS, fortran_of, needs_compiler, planned_of, toolchain
 
-# Without the library, of which a compiler was to make one, they fail.
-pytestmark = pytest.mark.skipif(not has_compiler(), reason="needs a C compiler")
+pytestmark = needs_compiler
 
 HERE = Path(__file__).parent
 SOURCE = Path(os.environ.get("GRIDCOLL_TEST_MPICH_SOURCE", "/nowhere"))

@@ -14,12 +14,12 @@ from gridcoll.measure.cache.entries import Outcome
 from gridcoll.measure.cache.folder import Folder
 from gridcoll.testbed.job import Job
 from gridcoll.testbed.testbed import Testbed
-from tests.launch.programs import Done, has_compiler, planned_of, toolchain
+from tests.launch.programs import Done, needs_compiler, planned_of, toolchain
 
 pytestmark = [
     pytest.mark.testbed,
     pytest.mark.long,
-    pytest.mark.skipif(not has_compiler(), reason="needs a C compiler"),
+    needs_compiler,
 ]
 
 SOURCE = Path(__file__).parents[1] / "launch" / "learned.c"
