@@ -172,11 +172,12 @@ bandwidth-delay product of 100 Mbit/s and a round trip of 80 ms; with longer seg
 
 ANNOUNCED_BYTES = 64 << 10
 """A message from this size on is announced, and sent when its receiver has answered: this is the
-smallest default eager limit over TCP (see `EAGER_PIECES_BYTES`). If a run starts with such sends,
-they begin before receives are posted. Otherwise a rank that comes late would answer its peers
-first. Under Open MPI, their data then fill the connections, and their answers to this rank wait
-behind these data. So the two directions of a link are used one after the other: all-to-alls of 512
-KiB over 20 Mbit/s took 6.2 s instead of 3.6."""
+smallest default eager limit over TCP (see `EAGER_PIECES_BYTES`). So over links of a grid file, a
+lone message of this size takes a round trip longer. If a run starts with such sends, they begin
+before receives are posted. Otherwise a rank that comes late would answer its peers first. Under
+Open MPI, their data then fill the connections, and their answers to this rank wait behind these
+data. So the two directions of a link are used one after the other: all-to-alls of 512 KiB over 20
+Mbit/s took 6.2 s instead of 3.6."""
 
 # -- measuring -----------------------------------------------------------------------------------
 
