@@ -252,13 +252,16 @@ class GridModel:
         curve_of = [
             curves.setdefault((link.sizes_bytes, link.gap_s), len(curves)) for link in links
         ]
-        sizes = np.array(sorted({size for sizes, _ in curves for size in sizes}), dtype=float)
+        union = tuple(sorted({size for sizes, _ in curves for size in sizes}))
+        sizes = np.array(union, dtype=float)
         example = dict(zip(curve_of, links, strict=True))
         gaps = np.array([example[k].gap(sizes) for k in range(len(curves))])[curve_of]
         one_way = np.array([link.latency_s for link in links])[:, None] + gaps
         for k, link in enumerate(links):
             if link.one_way_s:
-                one_way[k] = link.one_way(sizes)
+                # Interpolating would take most of the time if there are 100 clusters.
+                is_listed = link.sizes_bytes == union
+                one_way[k] = link.one_way_s if is_listed else link.one_way(sizes)
         return sizes, np.stack([gaps, one_way]).reshape(2, n, n, len(sizes))
 
     def gap_and_one_way_s(
