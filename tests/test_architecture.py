@@ -408,12 +408,17 @@ def test_what_is_loaded_is_seen() -> None:
     assert "mpi4py" in loaded_after("import mpi4py")
 
 
-def upward_uses(folder: Path, header: str, objects: Path) -> list[str]:
-    """Return which C files of ``folder`` use names of files above them in the list in ``header``.
+def listed_files(header: Path) -> list[str]:
+    """Return the C files that the comment at the top of ``header`` lists, in its order."""
+    return re.findall(r"^ \*   (\w+)\.c  ", header.read_text(), re.MULTILINE)
+
+
+def upward_uses(header: Path, objects: Path) -> list[str]:
+    """Return which C files beside ``header`` use names of files above them in its list.
 
     Files are compiled into the folder ``objects``.
     """
-    files = re.findall(r"^ \*   (\w+)\.c  ", (folder / header).read_text(), re.MULTILINE)
+    folder, files = header.parent, listed_files(header)
     owner: dict[str, str] = {}
     needs: dict[str, list[str]] = {}
     for file in files:
@@ -433,17 +438,17 @@ def upward_uses(folder: Path, header: str, objects: Path) -> list[str]:
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="needs a C compiler")
 def test_c_files_of_the_preloaded_library_use_only_those_below(tmp_path: Path) -> None:
-    folder = PACKAGE / "launch" / "preload"
-    listed = re.findall(r"^ \*   (\w+\.c)  ", (folder / "gridcoll.h").read_text(), re.MULTILINE)
-    assert {*listed, "name.c"} == {path.name for path in folder.glob("*.c")}
-    assert upward_uses(folder, "gridcoll.h", tmp_path) == []
+    header = PACKAGE / "launch" / "preload" / "gridcoll.h"
+    assert {*listed_files(header), "name"} == {path.stem for path in header.parent.glob("*.c")}
+    assert upward_uses(header, tmp_path) == []
 
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="needs a C compiler")
 def test_c_files_that_use_one_above_are_seen(tmp_path: Path) -> None:
-    (tmp_path / "both.h").write_text("/*\n *   top.c  a\n *   bottom.c  b\n */\n")
+    header = tmp_path / "both.h"
+    header.write_text("/*\n *   top.c  a\n *   bottom.c  b\n */\n")
     (tmp_path / "top.c").write_text("int low(void);\nint high(void) { return low(); }\n")
     (tmp_path / "bottom.c").write_text("int low(void) { return 1; }\n")
-    assert upward_uses(tmp_path, "both.h", tmp_path) == []
+    assert upward_uses(header, tmp_path) == []
     (tmp_path / "bottom.c").write_text("int high(void);\nint low(void) { return high(); }\n")
-    assert upward_uses(tmp_path, "both.h", tmp_path) == ["bottom.c: high of top.c"]
+    assert upward_uses(header, tmp_path) == ["bottom.c: high of top.c"]

@@ -109,7 +109,9 @@ def linear_plogp(
     """Return the pLogP of a link with known latency and rate: ``g(m) = overhead + m / rate``.
 
     A single message of ``announced_bytes`` or more takes a round trip longer, for its announcement
-    and the answer. ``announced_bytes`` is less than `LONG_BYTES`; 0 if no message is announced.
+    and the answer. ``announced_bytes`` is 0 if no message is announced.
+
+    Raises `UsageError` if ``announced_bytes`` is negative, 1, or not below `LONG_BYTES`.
     """
     sizes: tuple[int, ...] = (0, LONG_BYTES)
     if announced_bytes:

@@ -340,7 +340,7 @@ def _against_extrapolated(
 ) -> tuple[Candidate, str]:
     """Return the winner and the reason where the native was timed with far shorter messages only.
 
-    The native must win by `MARGIN`: what its time grows by is not known, and for a plan it is.
+    The native must win by `MARGIN`: how its time grows with the message is not known.
     """
     if native.expected_s < plan.expected_s * (1 - MARGIN):
         gain = f"predicted more than {MARGIN:.0%} faster than any plan"

@@ -1,3 +1,5 @@
+"""Programs in C that are built once for the tests of a file."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -109,3 +109,9 @@ def test_an_announced_message_takes_a_round_trip_longer(
     assert link.gap(n_bytes) == pytest.approx(plain.gap(n_bytes))
     longer_s = 2 * latency_s if n_bytes >= announced_bytes else 0.0
     assert link.one_way(n_bytes) == pytest.approx(plain.one_way(n_bytes) + longer_s)
+
+
+@pytest.mark.parametrize("announced_bytes", [-1, 1, LONG_BYTES, 2 * LONG_BYTES])
+def test_the_size_of_announced_messages_is_sane(announced_bytes: int) -> None:
+    with pytest.raises(UsageError, match="sizes_bytes"):
+        linear_plogp(1e-3, 1e7, announced_bytes=announced_bytes)

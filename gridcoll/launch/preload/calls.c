@@ -372,17 +372,22 @@ static int copy_nothing(word comm, int key, void *extra, void *from, void *into,
     return *is_copied = 0;
 }
 
+/* Forget a communicator that is being freed. */
+static void forget(word handle)
+{
+    int was_inside = inside;
+    inside = 1;
+    hide_leaks(1);
+    drop_comm(handle, python.forget);
+    hide_leaks(0);
+    inside = was_inside;
+}
+
 static int drop_freed(word comm, int key, void *value, void *extra)
 {
     (void)key, (void)value, (void)extra;
-    if (has_grid && has_python()) {
-        int was_inside = inside;
-        inside = 1;
-        hide_leaks(1);
-        drop_comm(handle_of(comm), python.forget);
-        hide_leaks(0);
-        inside = was_inside;
-    }
+    if (has_grid && has_python())
+        forget(handle_of(comm));
     return 0;
 }
 
@@ -669,13 +674,8 @@ static int comm_free(const char *name, word *handle)
         return 1;
     word outer = freed;
     if (has_grid && handle && has_python()) {
-        int was_inside = inside;
-        inside = 1;
         freed = mpi.is_int ? *(int *)handle : *handle;
-        hide_leaks(1);
-        drop_comm(freed, python.forget);
-        hide_leaks(0);
-        inside = was_inside;
+        forget(freed);
     }
     int error = next(handle);
     freed = outer;
