@@ -105,8 +105,12 @@ def faults_of_metadata(metadata: str) -> list[str]:
     """Return what is missing in ``metadata``, the text of a wheel's METADATA file."""
     head = metadata.split("\n\n", 1)[0]
     wanted = ("Name", "Version", "Summary", "Author", "License-Expression", "Keywords")
-    wanted += ("Requires-Python", "Classifier", "Project-URL")
-    return [f"metadata: no {name}" for name in wanted if not re.search(f"^{name}: .", head, re.M)]
+    wanted += ("Requires-Python", "Classifier")
+    faults = [f"metadata: no {name}" for name in wanted if not re.search(f"^{name}: .", head, re.M)]
+    # Addresses of papers do not count.
+    if not re.search("^Project-URL: (Homepage|Repository), .", head, re.M):
+        faults.append("metadata: no Project-URL named Homepage or Repository")
+    return faults
 
 
 def faults_of_packages(names: list[str], version: str) -> list[str]:

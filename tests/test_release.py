@@ -23,7 +23,7 @@ License-Expression: MIT
 Keywords: MPI
 Requires-Python: >=3.10
 Classifier: Typing :: Typed
-Project-URL: Home, somewhere
+Project-URL: Homepage, somewhere
 
 Name: of nothing
 """
@@ -110,7 +110,15 @@ def test_metadata_is_complete(check: ModuleType) -> None:
     for line in METADATA.split("\n\n")[0].splitlines()[1:]:
         name = line.split(":")[0]
         without = METADATA.replace(line + "\n", "", 1)
-        assert check.faults_of_metadata(without) == [f"metadata: no {name}"]
+        (fault,) = check.faults_of_metadata(without)
+        assert fault.startswith(f"metadata: no {name}")
+
+
+def test_the_address_of_a_paper_is_no_homepage(check: ModuleType) -> None:
+    paper = METADATA.replace("URL: Homepage", "URL: Paper")
+    assert check.faults_of_metadata(paper) == [
+        "metadata: no Project-URL named Homepage or Repository"
+    ]
 
 
 def test_packages_are_all_there(check: ModuleType) -> None:
