@@ -34,9 +34,9 @@ def test_the_same_on_all_ranks(world: MPI.Intracomm, layout: str) -> None:
 def test_some_ranks_show_it_for_many(world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
 
-    def time_exchange(comm: MPI.Intracomm, n_runs: int) -> float:
+    def time_exchange(comm: MPI.Intracomm, n_runs: int, n_blocks: int) -> float:
         sizes.append(comm.Get_size())
-        return real(comm, n_runs)
+        return real(comm, n_runs, n_blocks)
 
     real = module._time_exchange
     monkeypatch.setattr(module, "_time_exchange", time_exchange)
@@ -46,6 +46,28 @@ def test_some_ranks_show_it_for_many(world: MPI.Intracomm, monkeypatch: pytest.M
     assert len(measure_contention(world, model)) == 2
     everyone = [exchanging for mine in world.allgather(sizes) for exchanging in mine]
     assert everyone == [1, 2, 2]
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(("bytes_per_s", "n_blocks"), [(1e9, module.MOST_BLOCKS), (1e5, 1)])
+def test_a_short_exchange_has_several_blocks(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, bytes_per_s: float, n_blocks: int
+) -> None:
+    """Ranks that begin late are then a small part of its time, which all blocks share."""
+    gaps_s = 1e-5, 1e-5 + BLOCK_BYTES / bytes_per_s
+    lan = PLogP(1e-5, (0, BLOCK_BYTES), gaps_s, (1e-6, 2e-6), (1e-6, 2e-6))
+    model = GridModel(Grid.from_labels([0] * world.Get_size()), ((lan,),))
+    half = replace(model, contention=(0.5,))
+    block_s = price_messages_s(half, direct_messages(model.grid), BLOCK_BYTES)
+    asked: list[int] = []
+
+    def time_exchange(comm: MPI.Intracomm, n_runs: int, n_blocks: int) -> float:
+        asked.append(n_blocks)
+        return n_blocks * block_s
+
+    monkeypatch.setattr(module, "_time_exchange", time_exchange)
+    assert measure_contention(world, model) == (pytest.approx(0.5),)
+    assert asked == [n_blocks]
 
 
 def test_the_contention_that_explains_a_time() -> None:

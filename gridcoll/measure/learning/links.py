@@ -39,7 +39,7 @@ from gridcoll.measure.learning.changes import (
 from gridcoll.measure.learning.slow_hosts import explained_links, find_slow_hosts, hosts_limit_calls
 from gridcoll.measure.probe import MOST_SETUP_TRIPS, Channel, measure_plogp
 from gridcoll.model import GridModel, PLogP
-from gridcoll.topology.rounds import lanes_between, rounds_of_pairs
+from gridcoll.topology.rounds import in_rounds, lanes_between, rounds_of_pairs
 
 TRAIN_S = 40e-3
 """Time of a train by the model; at least half a round trip. Over a link with a tenth of its rate it
@@ -102,13 +102,14 @@ def look_at_links(
     unchanged as long as its slowest host is not slower than the links to other clusters. If only
     some of its hosts are slow, these are named.
     """
-    rounds = [
-        [(pair, _coordinators(model, pair)) for pair in pairs] for pairs in rounds_of(model, only)
-    ]
+    between = [pair for pairs in rounds_of(model, only) for pair in pairs]
     inside = [c for c in range(model.n_clusters) if only is None or (c, c) in only]
-    rounds += rounds_inside(model, inside)
+    routes = [(pair, _coordinators(model, pair)) for pair in between]
+    routes += routes_inside(model, inside)
+    hosts = model.grid.host_of
+    rounds = in_rounds(routes, lambda route: {hosts[rank] for rank in route[1]})
     by_route = _compare_rounds(comm, transport, model, rounds)
-    found = _slowest(by_route)
+    found = _slowest(model, by_route)
     thinner = [pair for pair in found if is_thinner(model, pair, found)]
     together = _measure_together(comm, transport, model, thinner, found)
     filled_by_one = {
@@ -125,7 +126,7 @@ def look_at_links(
         fewer = [routes for routes in fewer if routes]
         again = _compare_rounds(comm, transport, model, fewer, by_route)
         by_route |= {route: by_route[route].nearer(each) for route, each in again.items()}
-        found = _slowest(by_route)
+        found = _slowest(model, by_route)
     for pair, slowest in together.items():
         bytes_per_s = max(slowest, _flow_bytes_per_s(model, pair, found))
         # This is the rate of flows that do not slow each other.
@@ -151,13 +152,23 @@ def look_at_links(
     return found
 
 
-def _slowest(by_route: Mapping[Route, LinkFactors]) -> dict[Pair, LinkFactors]:
-    """Return, for each pair of clusters, the `LinkFactors` of the ends with the longest gap."""
-    found: dict[Pair, LinkFactors] = {}
+def _slowest(model: GridModel, by_route: Mapping[Route, LinkFactors]) -> dict[Pair, LinkFactors]:
+    """Return, for each pair of clusters, the `LinkFactors` of the ends with the longest gap.
+
+    Inside a cluster, the coordinator and its neighbour count if their gap is about as long: then
+    the coordinator's interface may explain what was found of its links.
+    """
+    longest: dict[Pair, float] = {}
+    for (pair, _), each in by_route.items():
+        longest[pair] = max(each.gap, longest.get(pair, 0.0))
+    found: dict[Pair, tuple[tuple[bool, float], LinkFactors]] = {}
     for (pair, ends), each in by_route.items():
-        if pair not in found or found[pair].gap < each.gap:
-            found[pair] = replace(each, ends=ends)
-    return found
+        is_about_as_long = each.gap * CHANGED >= longest[pair]
+        has_coordinator = bool(set(ends) & set(_coordinators(model, pair)))
+        key = is_about_as_long and has_coordinator, each.gap
+        if pair not in found or found[pair][0] < key:
+            found[pair] = key, replace(each, ends=ends)
+    return {pair: each for pair, (_, each) in found.items()}
 
 
 def _measure_together(
@@ -205,16 +216,16 @@ def _coordinators(model: GridModel, pair: Pair) -> Ends:
     return a, b
 
 
-def rounds_inside(model: GridModel, clusters: Collection[int]) -> list[list[Route]]:
-    """Return at most two rounds of disjoint pairs: every host of ``clusters`` with a neighbour."""
-    rounds: list[list[Route]] = [[], []]
+def routes_inside(model: GridModel, clusters: Collection[int]) -> list[Route]:
+    """Return pairs of neighbours, so that every host of ``clusters`` is in one."""
+    routes: list[Route] = []
     for c in clusters:
-        hosts = [node[0].rank for node in model.grid.clusters[c].nodes]
-        for k in range(1, len(hosts), 2):
-            rounds[0].append(((c, c), (hosts[k - 1], hosts[k])))
-        if len(hosts) % 2 and len(hosts) > 1:
-            rounds[1].append(((c, c), (hosts[0], hosts[-1])))
-    return [routes for routes in rounds if routes]
+        ranks = [node[0].rank for node in model.grid.clusters[c].nodes]
+        pairs = list(zip(ranks[::2], ranks[1::2], strict=False))
+        if len(ranks) % 2 and len(ranks) > 1:
+            pairs.append((ranks[0], ranks[-1]))
+        routes += [((c, c), pair) for pair in pairs]
+    return routes
 
 
 def _compare_rounds(
@@ -224,18 +235,17 @@ def _compare_rounds(
     rounds: Sequence[Sequence[Route]],
     before: Mapping[Route, LinkFactors] | None = None,
 ) -> dict[Route, LinkFactors]:
-    """Compare each route both ways, all those of a round at once.
+    """Compare each route both ways, those of a round at once.
 
-    ``before`` is an earlier result: only gaps that had changed are measured again.
+    A route begins as soon as both ends are free; only one rank of each host is an end. ``before``
+    is an earlier result: only gaps that had changed are measured again.
     """
     rank, mine = comm.Get_rank(), []
-    for routes in rounds:
-        wait_for_all(comm)  # the pairs of the round before must no longer use the links
-        for pair, ends in routes:
-            if rank in ends:
-                peer = ends[1 - ends.index(rank)]
-                route, is_first = (pair, ends), rank == ends[0]
-                mine += _compare_both_ways(transport, is_first, peer, model, route, before or {})
+    for pair, ends in (route for routes in rounds for route in routes):
+        if rank in ends:
+            peer = ends[1 - ends.index(rank)]
+            route, is_first = (pair, ends), rank == ends[0]
+            mine += _compare_both_ways(transport, is_first, peer, model, route, before or {})
     return dict(entry for entries in tell_all(comm, mine) for entry in entries)
 
 

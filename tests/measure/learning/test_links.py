@@ -397,6 +397,38 @@ def test_a_look_tells_which_hosts_are_slow(
     assert not found[0, 0].is_like(replace(found[0, 0], slow_hosts=()))
 
 
+def test_a_slow_coordinator_is_told_by_its_own_neighbour() -> None:
+    """Even if another pair of its cluster is a little slower; not if that pair is much slower."""
+    model = level([0, 0, 0, 0, 1, 1])
+    for other, ends in ((3.2, (0, 1)), (6.0, (2, 3))):
+        by_route = {
+            ((0, 0), (2, 3)): LinkFactors(1.0, other),
+            ((0, 0), (0, 1)): LinkFactors(1.0, 3.0),
+            ((0, 1), (0, 4)): LinkFactors(1.0, 3.0),
+        }
+        found = links._slowest(model, by_route)
+        assert found[0, 0].ends == ends
+        assert found[0, 1].ends == (0, 4)
+        assert is_thinner(model, (0, 1), found) == (other == 6.0)
+
+
+def test_pairs_inside_clusters_are_measured_beside_those_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of three clusters one is always free, and of its hosts all but the coordinator."""
+    n_rounds: list[int] = []
+
+    def passed(
+        _c: object, _t: object, _m: object, rounds: list[list[Route]], *_: object
+    ) -> dict[Route, LinkFactors]:
+        n_rounds.append(len(rounds))
+        return {way: LinkFactors(1.0, 1.0) for ways in rounds for way in ways}
+
+    monkeypatch.setattr(links, "_compare_rounds", passed)
+    look_at_links(None, None, level([0] * 4 + [1] * 4 + [2] * 4))  # type: ignore[arg-type]
+    assert n_rounds == [3]
+
+
 def test_a_slow_coordinator_does_not_hide_that_a_link_is_thinner() -> None:
     model = level([0, 0, 0, 1])
     thin = {(0, 1): LinkFactors(1.0, 10.0), (0, 0): LinkFactors(1.0, 3.0, slow_hosts=("host0",))}
