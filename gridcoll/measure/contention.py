@@ -21,7 +21,7 @@ from gridcoll.topology.grid import Grid
 
 BLOCK_BYTES = 1 << 14
 MOST_EXCHANGING = 64
-"""Most ranks of a cluster that take part: each of them holds two blocks for every one of them.
+"""Most ranks of a cluster that take part: each of them sends blocks to every other one.
 Chains that measure the relay gap have the same limit."""
 
 EXCHANGE_S, MOST_BLOCKS = 30e-3, 8

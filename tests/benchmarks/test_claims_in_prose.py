@@ -70,3 +70,13 @@ def test_no_setting_helps_open_mpis_allreduce() -> None:
         words = f"None of the {row['n_tried']} settings tried (of {row['n_settings']}) shortens"
         assert words in said("benchmarks.md")
         assert row["tuned_s"] > 0.98 * row["native_s"]
+
+
+def test_broadcasts_tuned_by_hand() -> None:
+    parts = []
+    for mpi in ("mpich", "openmpi"):
+        rows = json.loads((RESULTS / f"tuned-bcast-three-sites-{mpi}.json").read_text("utf-8"))
+        parts += [row["tuned_s"] / row["gridcoll_s"] for row in rows]
+    words = f"takes {min(parts):.1f} to {max(parts):.1f} of gridcoll's time"
+    assert words in said("../README.md")
+    assert f"up to {1 - min(parts):.0%} faster".replace("%", " %") in said("limits.md")

@@ -105,7 +105,7 @@ def look_at_links(
     between = [pair for pairs in rounds_of(model, only) for pair in pairs]
     inside = [c for c in range(model.n_clusters) if only is None or (c, c) in only]
     routes = [(pair, _coordinators(model, pair)) for pair in between]
-    routes += routes_inside(model, inside)
+    routes += _routes_inside(model, inside)
     hosts = model.grid.host_of
     rounds = in_rounds(routes, lambda route: {hosts[rank] for rank in route[1]})
     by_route = _compare_rounds(comm, transport, model, rounds)
@@ -216,7 +216,7 @@ def _coordinators(model: GridModel, pair: Pair) -> Ends:
     return a, b
 
 
-def routes_inside(model: GridModel, clusters: Collection[int]) -> list[Route]:
+def _routes_inside(model: GridModel, clusters: Collection[int]) -> list[Route]:
     """Return pairs of neighbours, so that every host of ``clusters`` is in one."""
     routes: list[Route] = []
     for c in clusters:
