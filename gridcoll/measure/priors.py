@@ -9,7 +9,9 @@ included, so estimates tend to be too short.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,12 +33,22 @@ MOST_STEPS = 64
 """Most steps of an exchange that are priced, evenly spread: it may have thousands of them."""
 
 
-@dataclass(frozen=True)
-class _Step:
-    """Messages of one size that all start at once."""
+class _Steps(NamedTuple):
+    """Messages of one size, with what does not depend on the size. Each array is (steps, messages).
 
-    senders: np.ndarray
-    receivers: np.ndarray
+    The messages of a step all start at once, those of the next step when they have arrived.
+    """
+
+    sending: np.ndarray
+    receiving: np.ndarray
+    """The clusters of the messages' senders and receivers."""
+    is_away: np.ndarray
+    """Whether they leave their host."""
+    flows: np.ndarray
+    """How many of a step's messages go between these two clusters; 0 inside a cluster."""
+    sent_before: np.ndarray
+    received_before: np.ndarray
+    """How many messages the interface of the sender and of the receiver has to carry before."""
 
 
 class _Prices:
@@ -48,6 +60,7 @@ class _Prices:
         self._cluster = np.array(model.grid.cluster_of)
         self._host = np.array(model.grid.host_of)
         self._tables: dict[float, tuple[np.ndarray, np.ndarray]] = {}
+        self._shifts: dict[tuple[int, ...], _Steps] = {}
 
     def _times(self, n_bytes: float) -> tuple[np.ndarray, np.ndarray]:
         """Return the gap and the one-way time between clusters, (C, C) each."""
@@ -56,67 +69,85 @@ class _Prices:
             self._tables[n_bytes] = gap_s[..., 0], one_way_s[..., 0]
         return self._tables[n_bytes]
 
-    def message_s(self, sender: np.ndarray, receiver: np.ndarray, n_bytes: float) -> np.ndarray:
-        """Return one-way times; inside a host, that of an empty message."""
-        i, j = self._cluster[sender], self._cluster[receiver]
-        at_home = self._host[sender] == self._host[receiver]
-        lone_s, empty_s = self._times(n_bytes)[1][i, j], self._times(0)[1][i, j]
-        return np.asarray(np.where(at_home, empty_s, lone_s))
+    def _steps(self, *steps: tuple[np.ndarray, np.ndarray]) -> _Steps:
+        """Return steps of messages, each from an array of ranks to another."""
+        rows = [self._step(*ends) for ends in steps]
+        return _Steps(*(np.array(column) for column in zip(*rows, strict=True)))
 
-    def gap_s(self, sender: int, receiver: int, n_bytes: float) -> float:
-        return float(self._times(n_bytes)[0][self._cluster[sender], self._cluster[receiver]])
-
-    def step_s(self, step: _Step, n_bytes: float) -> float:
-        """Return the time until the last message has arrived. They share interfaces and links."""
-        i, j = self._cluster[step.senders], self._cluster[step.receivers]
-        away = self._host[step.senders] != self._host[step.receivers]
-        lone_s = self.message_s(step.senders, step.receivers, n_bytes)
-        if not away.any():
-            return float(lone_s.max(initial=0.0))
+    def _step(self, senders: np.ndarray, receivers: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return a row of each array of `_Steps`."""
+        i, j = self._cluster[senders], self._cluster[receivers]
+        away = self._host[senders] != self._host[receivers]
         n = self.model.n_clusters
-        flows = np.bincount(i[away] * n + j[away], minlength=n * n).reshape(n, n)
-        shared_s = flows * n_bytes / self.model.link_bytes_per_s + self.model.latency_s
-        inside_s = np.diagonal(self._times(n_bytes)[0])
-        queued_s = []
-        for ranks in (step.senders, step.receivers):
+        flows = np.bincount(i[away] * n + j[away], minlength=n * n)[i * n + j]
+
+        def before(ranks: np.ndarray) -> np.ndarray:
             hosts = self._host[ranks]
-            load = np.bincount(hosts[away], minlength=hosts.max() + 1)
-            queued_s.append((load[hosts] - 1) * inside_s[self._cluster[ranks]])
-        together_s = np.where(i != j, shared_s[i, j], 0.0)
-        taken_s = np.maximum(lone_s + np.maximum(*queued_s), together_s)
-        return float(np.where(away, taken_s, lone_s).max())
+            load = np.bincount(hosts[away], minlength=hosts.max(initial=0) + 1)
+            return np.asarray(load[hosts] - 1)
+
+        return i, j, away, np.where(i != j, flows, 0), before(senders), before(receivers)
+
+    def _shifted(self, *distances: int) -> _Steps:
+        """Return one step per distance: each rank sends to the rank so far ahead."""
+        if distances not in self._shifts:
+            ranks = np.arange(self.n)
+            steps = self._steps(*((ranks, (ranks + k) % self.n) for k in distances))
+            self._shifts[distances] = steps
+        return self._shifts[distances]
+
+    @cached_property
+    def _exchanges(self) -> list[_Steps]:
+        """The steps of `doubling_s`."""
+        whole = 1 << (self.n.bit_length() - 1)
+        ranks = np.arange(whole)
+        return [self._steps((ranks, ranks ^ (1 << k))) for k in range(whole.bit_length() - 1)]
+
+    def _lone_s(self, steps: _Steps, n_bytes: float) -> np.ndarray:
+        """Return one-way times; inside a host, that of an empty message."""
+        i, j = steps.sending, steps.receiving
+        one_way_s, empty_s = self._times(n_bytes)[1], self._times(0)[1]
+        return np.asarray(np.where(steps.is_away, one_way_s[i, j], empty_s[i, j]))
+
+    def steps_s(self, steps: _Steps, n_bytes: float) -> float:
+        """Return the time of all steps. A step's messages share interfaces and links."""
+        lone_s, inside_s = self._lone_s(steps, n_bytes), self._times(n_bytes)[0].diagonal()
+        i, j, model = steps.sending, steps.receiving, self.model
+        shared_s = steps.flows * n_bytes / model.link_bytes_per_s[i, j] + model.latency_s[i, j]
+        queued_s = np.maximum(steps.sent_before * inside_s[i], steps.received_before * inside_s[j])
+        taken_s = np.maximum(lone_s + queued_s, np.where(steps.flows > 0, shared_s, 0.0))
+        return float(np.where(steps.is_away, taken_s, lone_s).max(axis=1, initial=0.0).sum())
 
     def tree_s(self, size_of: Callable[[int], float]) -> float:
         """Return the time down a binomial tree from rank 0.
 
         ``size_of`` gives the bytes for a subtree of some number of ranks.
         """
-        there_s = np.zeros(self.n)
+        there_s, cluster, host = [0.0] * self.n, self._cluster.tolist(), self._host.tolist()
+        empty_s = self._times(0)[1]
         for rank in range(self.n):
             mask = rank & -rank if rank else 1 << (self.n - 1).bit_length()
             free_s = there_s[rank]
             while (mask := mask >> 1) > 0:
                 if (child := rank + mask) < self.n:
-                    n_bytes = size_of(min(mask, self.n - child))
-                    ends = np.array([rank]), np.array([child])
-                    there_s[child] = free_s + self.message_s(*ends, n_bytes)[0]
-                    free_s += self.gap_s(rank, child, n_bytes)
-        return float(there_s.max())
+                    gap_s, one_way_s = self._times(size_of(min(mask, self.n - child)))
+                    link = cluster[rank], cluster[child]
+                    times_s = empty_s if host[rank] == host[child] else one_way_s
+                    there_s[child] = free_s + float(times_s[link])
+                    free_s += float(gap_s[link])
+        return max(there_s)
 
     def doubling_s(self, size_at: Callable[[int], float]) -> float:
         """Return the time of exchanges between pairs at distance 1, 2, 4, and so on.
 
         Ranks beyond a power of two exchange with a partner before and after them.
         """
-        whole = 1 << (self.n.bit_length() - 1)
-        everybody = np.arange(whole)
-        total_s = 0.0
-        for k in range(whole.bit_length() - 1):
-            total_s += self.step_s(_Step(everybody, everybody ^ (1 << k)), size_at(k))
+        exchanges = self._exchanges
+        total_s = sum(self.steps_s(step, size_at(k)) for k, step in enumerate(exchanges))
+        whole = 1 << len(exchanges)
         if rest := self.n - whole:
             beyond = np.arange(rest)
-            step = _Step(whole + beyond, beyond)
-            total_s += 2 * self.step_s(step, size_at(0))
+            total_s += 2 * self.steps_s(self._steps((whole + beyond, beyond)), size_at(0))
         return total_s
 
     def ring_s(self, n_bytes: float) -> float:
@@ -124,23 +155,21 @@ class _Prices:
 
         It is limited by the path of one block, or by the slowest link.
         """
-        ranks = np.arange(self.n)
-        following = (ranks + 1) % self.n
-        around_s = self.message_s(ranks, following, n_bytes)
-        slowest_s = self.step_s(_Step(ranks, following), n_bytes) - float(
-            self.model.latency_s.max()
-        )
+        step = self._shifted(1)
+        around_s = self._lone_s(step, n_bytes)
+        slowest_s = self.steps_s(step, n_bytes) - float(self.model.latency_s.max())
         return float(max(around_s.sum() - around_s.min(), (self.n - 1) * slowest_s))
 
     def shifts_s(self, distances: Sequence[int], n_bytes: float) -> float:
         """Return the time of one step per distance: each rank sends to the rank so far ahead."""
-        ranks = np.arange(self.n)
+        if not distances:
+            return 0.0
         some = distances
         if len(distances) > MOST_STEPS:
             places = np.linspace(0, len(distances) - 1, MOST_STEPS).astype(int)
             some = [distances[place] for place in places]
-        took_s = sum(self.step_s(_Step(ranks, (ranks + k) % self.n), n_bytes) for k in some)
-        return took_s * len(distances) / max(len(some), 1)
+        took_s = self.steps_s(self._shifted(*some), n_bytes)
+        return took_s * len(distances) / len(some)
 
     @property
     def powers(self) -> list[int]:

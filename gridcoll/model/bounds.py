@@ -69,8 +69,9 @@ def _all_reached_s(wires: Wires, n_bytes: int, root: int) -> float:
         latest = max(latest, distance[source, c] + inside_s + slowest_s)
     for c in range(len(grid.clusters)) if len(grid.clusters) <= MOST_CLUSTERS_CUT else ():
         # A direct message arrives at this time, so the bound over all paths is not above it.
-        rates = wires.uplink_bytes_per_s[source], wires.rate_bytes_per_s[source, c]
-        direct_s = wires.latency_s[source, c] + n_bytes / min(*rates, wires.uplink_bytes_per_s[c])
+        ends = (min(wires.uplink_bytes_per_s[e], wires.nic_bytes_per_s[e]) for e in (source, c))
+        least = min(wires.rate_bytes_per_s[source, c], *ends)
+        direct_s = wires.latency_s[source, c] + n_bytes / least
         if c != source and direct_s > latest:
             latest = max(latest, over_all_paths_s(wires, source, c, n_bytes))
     n_hosts = np.array(grid.hosts_per_cluster)

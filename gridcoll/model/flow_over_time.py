@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import product
 
+from gridcoll.model.plogp import FloatArray
 from gridcoll.model.wires import Wires
 
 MOST_PATHS = 64
@@ -29,18 +31,18 @@ class _Arc:
 class _Network:
     """The residual network of clusters. A cluster has a node each for itself, its exit, its entry.
 
-    Arcs are uplinks, from a cluster to its exit and from its entry to it, and links between.
+    Arcs are uplinks, from a cluster to its exit and from its entry to it, and links between. They
+    carry ``exits`` and ``entries``, both (C,), in bytes per second.
     """
 
-    def __init__(self, wires: Wires) -> None:
+    def __init__(self, wires: Wires, exits: FloatArray, entries: FloatArray) -> None:
         n = len(wires.grid.clusters)
         self.n = n
         self.arcs: list[_Arc] = []
         self.arcs_from: list[list[int]] = [[] for _ in range(3 * n)]
         for c in range(n):
-            uplink = float(wires.uplink_bytes_per_s[c])
-            self._join(c, n + c, uplink, 0.0)  # leaves
-            self._join(2 * n + c, c, uplink, 0.0)  # enters
+            self._join(c, n + c, float(exits[c]), 0.0)
+            self._join(2 * n + c, c, float(entries[c]), 0.0)
             for d in range(n):
                 if c != d:
                     rate, length_s = wires.rate_bytes_per_s[c, d], wires.latency_s[c, d]
@@ -78,11 +80,27 @@ class _Network:
 
 
 def over_all_paths_s(wires: Wires, source: int, target: int, n_bytes: float) -> float:
-    """No ``n_bytes`` arrive from another cluster sooner, over any paths and relays.
+    """No ``n_bytes`` of a host arrive at a host of another cluster sooner, over any paths.
 
-    Interfaces are left out. Infinite if there is no path.
+    Interfaces of relays are left out. Those of the two hosts also let a burst pass at once; so the
+    bound with an interface is for that much less data. Infinite if there is no path.
     """
-    network = _Network(wires)
+    latest_s = 0.0
+    for with_exit, with_entry in product((False, True), repeat=2):
+        exits, entries = (wires.uplink_bytes_per_s.astype(float) for _ in range(2))
+        if with_exit:
+            exits[source] = min(exits[source], wires.nic_bytes_per_s[source])
+        if with_entry:
+            entries[target] = min(entries[target], wires.nic_bytes_per_s[target])
+        left = n_bytes - (with_exit + with_entry) * wires.burst_bytes
+        if left >= 0:
+            network = _Network(wires, exits, entries)
+            latest_s = max(latest_s, _soonest_s(network, source, target, left))
+    return latest_s
+
+
+def _soonest_s(network: _Network, source: int, target: int, n_bytes: float) -> float:
+    """Return when ``n_bytes`` can have arrived over all paths of ``network`` together."""
     rate = delayed = 0.0  # of all paths so far: their rate, and the sum of rate times length
     length_s, soonest_s = 0.0, float("inf")
     for _ in range(MOST_PATHS):

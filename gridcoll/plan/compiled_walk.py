@@ -20,7 +20,7 @@ _log = logging.getLogger("gridcoll")
 
 LIBRARY = Path(__file__).with_name("_walk.so")
 
-_INTERFACE = 2
+_INTERFACE = 3
 
 _INT, _SECONDS, _POINTER = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 

@@ -4,8 +4,8 @@ An allreduce up one tree and down again uses every path twice. With several tree
 exchange their partial results, the longest links are crossed only once, but by more bytes. How many
 tops there should be, which hosts are below which, and how fast contributions may leave without
 delaying forwarded messages, no formula says where latency and bandwidth matter about equally. So
-single trees, and trees to a top in each cluster, are simulated (`plan.tree_walk`), and the best of
-all is changed at random (`plan.tree_search`).
+single trees, pairs of them, and trees to a top in each cluster, are simulated (`plan.tree_walk`),
+and the best of all is changed at random (`plan.tree_search`).
 """
 
 from __future__ import annotations
@@ -52,6 +52,11 @@ N_BEST_SETS = 3
 N_IMPROVED = 2
 """How many of the best start trees are improved step by step."""
 
+N_PAIRED, PAIR_SHARES = 6, (0.2, 0.4)
+"""The best tree is tried together with each of so many others, which get these shares: a second
+tree uses interfaces and links that the first one leaves idle. Few changes at random lead to such a
+tree. On 35 unlike grids, this saves 2 % of the predicted time of 64 KiB in the mean."""
+
 N_SEGMENTS_PER_TREES = (8, 16, 32, 64)
 """Numbers of segments that are tried if each cluster is the top for a share of the message."""
 
@@ -64,10 +69,11 @@ def meeting_trees(
 ) -> TimedTrees:
     """Return the fastest of all trees that were tried, including ``known``."""
     walk = TreeWalk(model, platform, n_bytes)
-    starts = [_Search(walk, platform, n_bytes).best(known), timed(walk, known)]
+    search = _Search(walk, platform, n_bytes)
+    starts = [search.best(known), timed(walk, known)]
     if len(platform.uplinks) <= MOST_SPLIT:
         starts += [timed(walk, trees) for trees in _trees_per_cluster(platform, n_bytes)]
-    start = min(starts)
+    start = _paired(walk, min(starts), search.short_path_trees)
     return improved(walk, platform, n_bytes, start, MOST_CHANGED_MESSAGES)
 
 
@@ -76,6 +82,7 @@ class _Search:
         self._walk, self._platform, self._n_bytes = walk, platform, n_bytes
         self._kinds = platform.kind_of
         self._firsts = [self._kinds.index(kind) for kind in range(len(platform.counts))]
+        self.short_path_trees = self._short_path_trees()
 
     @property
     def _is_over(self) -> bool:
@@ -85,7 +92,7 @@ class _Search:
         """Return the best single tree of a few."""
         known_parts = zip(known.trees, known.shares, strict=True)
         starts = [_untimed(tree) for tree, share in known_parts if share >= LEAST_SHARE]
-        starts = [timed(self._walk, start) for start in starts] + self._short_path_trees()
+        starts = [timed(self._walk, start) for start in starts] + self.short_path_trees
         return min(self._improved(start) for start in sorted(starts)[:N_IMPROVED])
 
     def _faster(self, best: TimedTrees, other: TimedTrees) -> TimedTrees:
@@ -185,6 +192,17 @@ class _Search:
             parents.append(self._firsts[above[kind]] if above[kind] >= 0 else -1)
             parents += [self._firsts[kind]] * (count - 1)
         return tuple(parents)
+
+
+def _paired(walk: TreeWalk, start: TimedTrees, others: Sequence[TimedTrees]) -> TimedTrees:
+    """Return ``start``, or its only tree together with one of ``others`` if that is faster."""
+    best = start
+    if len(start.trees) == 1:
+        for other in sorted(each for each in others if each.trees != start.trees)[:N_PAIRED]:
+            for share in PAIR_SHARES:
+                pair = start._replace(trees=start.trees + other.trees, shares=(1 - share, share))
+                best = min(best, timed(walk, pair, best.total_s))
+    return best
 
 
 def _trees_per_cluster(platform: Platform, n_bytes: int) -> Iterator[TimedTrees]:

@@ -43,7 +43,7 @@ FEWEST_SEGMENTS, MOST_SEGMENTS = 4, 64
 N_SEARCHES = 3
 """Searches from the same start: one alone may be unlucky."""
 
-MOST_TRIALS_PER_MESSAGE = 0.1
+MOST_TRIALS_PER_MESSAGE = 0.01
 """A search also ends after this many changes per message of its budget: most may be impossible."""
 
 NEW_SHARES = (0.15, 0.25, 0.5)

@@ -159,7 +159,7 @@ class TreeWalk:
 
         A tree is given by the parent of each host, -1 for tops. A host sends its own contributions,
         or the root its message, no faster than one segment each ``period_s``. Returns infinity if
-        it takes more than ``most_s``.
+        it takes more than ``most_s``; the simulation ends as soon as that is clear.
         """
         segment_bytes = -(-self._n_bytes // len(uses))
         paced_s, ahead_s = float(in_ticks(period_s * PACE)), 0.0
@@ -195,6 +195,49 @@ class TreeWalk:
             tree.children[at] = tuple(host[child] for child in children[place])
         return tree
 
+    def _least_s(self, a: int, b: int, segment_bytes: int) -> float:
+        """Return the least time of a message between hosts of these clusters."""
+        times = self._times_of(segment_bytes)
+        through_uplink = a != b and times.uplink_s[b] > 0
+        return (times.unblocked_s if through_uplink else times.one_way_s)[a][b]
+
+    def _rests_s(
+        self, parents: Sequence[int], children: Children, segment_bytes: int
+    ) -> tuple[list[float], list[float]]:
+        """Return the least time until all hosts have a segment, by place in the tree.
+
+        From when it is combined at that place, and from when it is complete there.
+        """
+        cluster, tops = self._cluster, [h for h, above in enumerate(parents) if above < 0]
+        order = list(tops)
+        for host in order:
+            order += children[host]
+        combined_s, complete_s = [0.0] * len(order), [0.0] * len(order)
+
+        def after(a: int, b: int, rest_s: list[float]) -> float:
+            return self._least_s(cluster[a], cluster[b], segment_bytes) + rest_s[b]
+
+        for host in reversed(order) if self._way != UPWARDS else ():
+            complete_s[host] = max((after(host, c, complete_s) for c in children[host]), default=0)
+        for host in order:
+            if parents[host] >= 0:
+                combined_s[host] = after(host, parents[host], combined_s)
+                continue
+            others_s = [after(host, top, complete_s) for top in tops if top != host]
+            combined_s[host] = max(complete_s[host], *others_s, 0.0)
+        return combined_s, complete_s
+
+    def _messages_left(self, rotated: Sequence[_Tree], tops: Sequence[Sequence[int]]) -> list[int]:
+        """Return how many messages each host sends; ``rotated`` and ``tops`` are by segment."""
+        n_left = [0] * len(self._cluster)
+        for tree, ends in zip(rotated, tops, strict=True):
+            for host, below in enumerate(tree.children):
+                n_left[host] += len(below) * (self._way != UPWARDS)
+                n_left[host] += self._way != DOWNWARDS and tree.parents[host] >= 0
+            for host in ends:
+                n_left[host] += len(ends) - 1
+        return n_left
+
     def _walked_s(
         self,
         trees: Sequence[Sequence[int]],
@@ -213,6 +256,8 @@ class TreeWalk:
         # Results that a host still waits for: of its children, and of tops (its own included).
         n_missing = [list(map(len, tree.children)) for tree in rotated]
         n_unmet = [dict.fromkeys(ends, len(ends)) for ends in tops]
+        n_left = self._messages_left(rotated, tops)
+        rests_s = [self._rests_s(trees[k], children[k], segment_bytes) for k in range(len(trees))]
         out_free, in_free, wakes = [0.0] * n_hosts, [0.0] * n_hosts, [0.0] * n_hosts
         pair_free: dict[tuple[int, int], float] = {}
         shared_free: dict[tuple[int, int], float] = {}
@@ -220,7 +265,17 @@ class TreeWalk:
         waiting: list[list[tuple[float, int, _Message]]] = [[] for _ in cluster]
         no_message = (0, 0, 0)
         events: list[_Event] = [(0.0, h, FREE, h, no_message) for h in range(n_hosts)]
-        count, last_s = n_hosts, 0.0
+        count, last_s, is_late = n_hosts, 0.0, False
+
+        def leaves_at(now_s: float, host: int, message: _Message) -> None:
+            """Check that a message that leaves now, and all that waits for it, can be in time."""
+            nonlocal is_late
+            segment, peer, stage = message
+            tree, turn = uses[segment]
+            first, n = self._firsts[peer], self._counts[peer]
+            rest_s = rests_s[tree][stage != UP][first + (peer - first - turn) % n]
+            least_s = self._least_s(cluster[host], cluster[peer], segment_bytes)
+            is_late |= now_s + least_s + rest_s > most_s
 
         def wait(host: int, ready_s: float, message: _Message) -> None:
             nonlocal count
@@ -234,6 +289,7 @@ class TreeWalk:
 
         def send_when_due(host: int, now_s: float, message: _Message) -> None:
             due_s = message[0] * paced_s - ahead_s
+            leaves_at(max(due_s, now_s), host, message)
             if due_s > now_s:
                 schedule(due_s, DUE, host, message)
             else:
@@ -273,7 +329,7 @@ class TreeWalk:
                     combined(segment, host, 0.0)
         while events:
             now_s, _, kind, host, message = heappop(events)
-            if now_s > most_s:
+            if is_late or now_s > most_s:
                 last_s = inf
                 break
             segment, peer, stage = message
@@ -319,6 +375,9 @@ class TreeWalk:
                     soonest_s = min(pair_free[host, each[2][1]] for each in blocked)
                 else:
                     self.n_messages += 1
+                    leaves_at(now_s, host, sent)
+                    n_left[host] -= 1
+                    is_late |= now_s + n_left[host] * port_s[cluster[host]] > most_s
                     segment, peer, stage = sent
                     sent = segment, host, stage
                     a, b = cluster[host], cluster[peer]

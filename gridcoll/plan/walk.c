@@ -53,6 +53,8 @@ typedef struct {
     int64_t *first_child, *child; /* (trees, hosts + 1) and (trees, hosts), by place */
     int64_t *first_top, *top;     /* by segment */
     int64_t *n_missing, *n_unmet; /* (segments, hosts) and by segment */
+    int64_t *n_left;              /* by host: how many messages it has not sent yet */
+    double *rest_s;               /* (trees, 2, hosts): see find_rests */
     double *out_free, *in_free, *wakes;
     double *pair_free;            /* (hosts, hosts) */
     double *shared_free;          /* (C, C) */
@@ -60,6 +62,7 @@ typedef struct {
     heap_t events, *waiting;
     int64_t number, n_messages;
     double last_s;
+    int late;   /* surely later than most_s */
     int failed; /* no memory */
 } walk_t;
 
@@ -148,10 +151,34 @@ static int64_t parent_of(const walk_t *walk, int64_t segment, int64_t host)
     return above < 0 ? -1 : host_at(walk->net, above, turn);
 }
 
+/* The least time of a message between hosts of these clusters. */
+static double least_s(const network_t *net, int64_t a, int64_t b)
+{
+    int64_t ab = a * net->n_clusters + b;
+    return a != b && net->uplink_s[b] > 0 ? net->unblocked_s[ab] : net->one_way_s[ab];
+}
+
+static void end_by(walk_t *walk, double end_s)
+{
+    if (end_s > walk->trees->most_s)
+        walk->late = 1;
+}
+
+/* A message that leaves now takes its least time, and then everything that waits for it does. */
+static void leaves_at(walk_t *walk, double now_s, int host, int segment, int peer, int stage)
+{
+    const network_t *net = walk->net;
+    int64_t place = place_of(net, peer, turn_of(walk, segment));
+    const double *rest_s = walk->rest_s + 2 * tree_of(walk, segment) * net->n_hosts;
+    rest_s += stage == UP ? 0 : net->n_hosts;
+    end_by(walk, now_s + least_s(net, net->cluster[host], net->cluster[peer]) + rest_s[place]);
+}
+
 static void send_when_due(walk_t *walk, double now_s, int host, int segment, int peer, int stage)
 {
     const trees_t *trees = walk->trees;
     double due_s = (double)segment * trees->period_s - trees->ahead_s;
+    leaves_at(walk, fmax(due_s, now_s), host, segment, peer, stage);
     if (due_s > now_s)
         schedule(walk, due_s, DUE, host, segment, peer, stage);
     else
@@ -221,6 +248,8 @@ static void leave(walk_t *walk, int host, double now_s, const event_t *sent)
     int64_t a = net->cluster[host], b = net->cluster[sent->peer], ab = a * net->n_clusters + b;
     int segment = sent->segment, stage = sent->stage, peer = sent->peer;
     walk->n_messages++;
+    leaves_at(walk, now_s, host, segment, peer, stage);
+    end_by(walk, now_s + (double)--walk->n_left[host] * net->port_s[a]);
     walk->out_free[host] = now_s + net->port_s[a];
     walk->pair_free[host * net->n_hosts + peer] = now_s + net->gap_s[ab];
     if (a == b) {
@@ -282,7 +311,7 @@ static void run(walk_t *walk)
         event_t event = pop(&walk->events);
         double now_s = event.when_s;
         int host = event.host;
-        if (now_s > walk->trees->most_s) {
+        if (walk->late || now_s > walk->trees->most_s) {
             walk->last_s = INFINITY;
             break;
         }
@@ -355,6 +384,34 @@ static void order_children(const network_t *net, const int64_t *parents, int64_t
     }
 }
 
+/* The least time until all hosts have a segment, by place in the tree: from when it is combined at
+ * that place, and from when it is complete there. Tops are first in the order. */
+static void find_rests(walk_t *walk, int64_t tree, const int64_t *order)
+{
+    const network_t *net = walk->net;
+    int64_t n = net->n_hosts;
+    const int64_t *parents = walk->trees->parents + tree * n, *cluster = net->cluster;
+    double *combined_s = walk->rest_s + 2 * tree * n, *complete_s = combined_s + n;
+    for (int64_t k = n; k-- > 0 && net->way != UPWARDS;) {
+        int64_t host = order[k], above = parents[host];
+        if (above >= 0)
+            complete_s[above] = fmax(complete_s[above], complete_s[host]
+                                     + least_s(net, cluster[above], cluster[host]));
+    }
+    for (int64_t k = 0; k < n; k++) {
+        int64_t host = order[k], above = parents[host];
+        if (above >= 0) {
+            combined_s[host] = combined_s[above] + least_s(net, cluster[host], cluster[above]);
+            continue;
+        }
+        combined_s[host] = complete_s[host];
+        for (int64_t top = 0; top < n; top++)
+            if (parents[top] < 0 && top != host)
+                combined_s[host] = fmax(combined_s[host], complete_s[top]
+                                        + least_s(net, cluster[host], cluster[top]));
+    }
+}
+
 static void begin(walk_t *walk)
 {
     const network_t *net = walk->net;
@@ -368,11 +425,17 @@ static void begin(walk_t *walk)
         for (int64_t host = 0; host < n; host++) {
             int64_t place = place_of(net, host, turn);
             walk->n_missing[segment * n + host] = first[place + 1] - first[place];
+            if (net->way != UPWARDS)
+                walk->n_left[host] += first[place + 1] - first[place];
             if (walk->trees->parents[tree * n + place] < 0)
                 tops[n_tops++] = host;
+            else if (net->way != DOWNWARDS)
+                walk->n_left[host]++;
         }
-        for (int64_t k = 0; k < n_tops; k++)
+        for (int64_t k = 0; k < n_tops; k++) {
             walk->n_unmet[walk->first_top[segment] + k] = n_tops;
+            walk->n_left[tops[k]] += n_tops - 1;
+        }
         walk->first_top[segment + 1] = walk->first_top[segment] + n_tops;
     }
     for (int64_t segment = 0; segment < n_segments && net->way == DOWNWARDS; segment++)
@@ -387,12 +450,14 @@ static void begin(walk_t *walk)
         }
 }
 
-/* Returns when all hosts have all segments; infinity if later than most_s, NaN without memory. */
+/* Returns when all hosts have all segments; infinity if later than most_s, NaN without memory. A walk
+ * ends as soon as it is clear that it will be too late. */
 double gridcoll_walk(const network_t *net, const trees_t *trees, int64_t *n_messages)
 {
     int64_t n = net->n_hosts, n_segments = trees->n_segments, n_clusters = net->n_clusters;
-    int64_t n_numbers = trees->n_trees * (2 * n + 1) + n_segments * (3 * n + 1) + 1 + 2 * n;
-    int64_t n_seconds = 4 * n + n * n + n_clusters * (n_clusters + 2);
+    int64_t n_numbers = trees->n_trees * (2 * n + 1) + n_segments * (3 * n + 1) + 1 + 3 * n;
+    int64_t n_rests = trees->n_trees * 2 * n;
+    int64_t n_seconds = 4 * n + n * n + n_clusters * (n_clusters + 2) + n_rests;
     int64_t *numbers = calloc(n_numbers, sizeof *numbers);
     double *seconds = calloc(n_seconds, sizeof *seconds), result = NAN;
     heap_t *waiting = calloc(n, sizeof *waiting);
@@ -406,7 +471,8 @@ double gridcoll_walk(const network_t *net, const trees_t *trees, int64_t *n_mess
         walk.n_unmet = walk.n_missing + n_segments * n;
         walk.top = walk.n_unmet + n_segments * n;
         walk.first_top = walk.top + n_segments * n;
-        order = walk.first_top + n_segments + 1;
+        walk.n_left = walk.first_top + n_segments + 1;
+        order = walk.n_left + n;
         walk.out_free = seconds;
         walk.in_free = walk.out_free + n;
         walk.wakes = walk.in_free + n;
@@ -415,9 +481,12 @@ double gridcoll_walk(const network_t *net, const trees_t *trees, int64_t *n_mess
         walk.shared_free = walk.pair_free + n * n;
         walk.uplink_out_free = walk.shared_free + n_clusters * n_clusters;
         walk.uplink_in_free = walk.uplink_out_free + n_clusters;
-        for (int64_t tree = 0; tree < trees->n_trees; tree++)
+        walk.rest_s = walk.uplink_in_free + n_clusters;
+        for (int64_t tree = 0; tree < trees->n_trees; tree++) {
             order_children(net, trees->parents + tree * n, walk.first_child + tree * (n + 1),
                            walk.child + tree * n, order, path_s);
+            find_rests(&walk, tree, order);
+        }
         begin(&walk);
         run(&walk);
         *n_messages = walk.n_messages;
@@ -433,4 +502,4 @@ double gridcoll_walk(const network_t *net, const trees_t *trees, int64_t *n_mess
     return result;
 }
 
-int64_t gridcoll_walk_interface(void) { return 2; }
+int64_t gridcoll_walk_interface(void) { return 3; }

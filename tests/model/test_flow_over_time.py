@@ -15,8 +15,8 @@ MESSAGE = 100_000
 
 
 def test_a_thin_short_way_and_a_wide_long_one() -> None:
-    """1 MB/s for T - 10 ms and 10 MB/s for T - 20 ms."""
-    grid = wires([0, 1, 2])
+    """1 MB/s for T - 10 ms and 10 MB/s for T - 20 ms. Interfaces are faster."""
+    grid = replace(wires([0, 1, 2]), nic_bytes_per_s=np.full(3, 1e9))
     rates, latency_s = np.full((3, 3), 10e6), np.full((3, 3), 10e-3)
     rates[0, 1] = 1e6
     grid = replace(grid, rate_bytes_per_s=rates, latency_s=latency_s)
@@ -43,3 +43,15 @@ def test_what_was_sent_one_way_is_sent_another() -> None:
 def test_uplinks_limit_all_ways_together() -> None:
     grid = wires([0, 1, 2], uplink=2e6)
     assert over_all_paths_s(grid, 0, 1, MESSAGE) == pytest.approx(10e-3 + MESSAGE / 2e6)
+
+
+def test_both_ways_share_the_interfaces_of_the_two_hosts() -> None:
+    """1 MB/s for T - 10 ms, and the rest of 2 MB/s for T - 20 ms; a burst passes at once."""
+    rates, latency_s = np.full((3, 3), 10e6), np.full((3, 3), 10e-3)
+    rates[0, 1] = 1e6
+    grid = replace(wires([0, 1, 2]), rate_bytes_per_s=rates, latency_s=latency_s)
+    shared_s = (MESSAGE - 10_000 + 1e6 * 10e-3 + 1e6 * 20e-3) / 2e6
+    for slow in ([2e6, 10e6, 10e6], [10e6, 2e6, 10e6]):
+        here = replace(grid, nic_bytes_per_s=np.array(slow), burst_bytes=10_000)
+        assert over_all_paths_s(here, 0, 1, MESSAGE) == pytest.approx(shared_s)
+        assert limit_s("allreduce", here, MESSAGE) >= shared_s
