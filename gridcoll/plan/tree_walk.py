@@ -7,9 +7,11 @@ trees. Messages inside hosts are left out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import permutations
 from math import inf
 from typing import NamedTuple
 
@@ -227,16 +229,25 @@ class TreeWalk:
             combined_s[host] = max(complete_s[host], *others_s, 0.0)
         return combined_s, complete_s
 
-    def _messages_left(self, rotated: Sequence[_Tree], tops: Sequence[Sequence[int]]) -> list[int]:
-        """Return how many messages each host sends; ``rotated`` and ``tops`` are by segment."""
-        n_left = [0] * len(self._cluster)
+    def _messages_left(
+        self, rotated: Sequence[_Tree], tops: Sequence[Sequence[int]]
+    ) -> tuple[Counter[int], Counter[tuple[int, int]]]:
+        """Return how many messages hosts send, and how many go from cluster to cluster.
+
+        ``rotated`` and ``tops`` are by segment.
+        """
+        pairs: Counter[tuple[int, int]] = Counter()
         for tree, ends in zip(rotated, tops, strict=True):
-            for host, below in enumerate(tree.children):
-                n_left[host] += len(below) * (self._way != UPWARDS)
-                n_left[host] += self._way != DOWNWARDS and tree.parents[host] >= 0
-            for host in ends:
-                n_left[host] += len(ends) - 1
-        return n_left
+            edges = [(host, above) for host, above in enumerate(tree.parents) if above >= 0]
+            pairs.update(edges if self._way != DOWNWARDS else ())
+            pairs.update((above, host) for host, above in edges if self._way != UPWARDS)
+            pairs.update(permutations(ends, 2))
+        n_left: Counter[int] = Counter()
+        n_crossing: Counter[tuple[int, int]] = Counter()
+        for (host, peer), n in pairs.items():
+            n_left[host] += n
+            n_crossing[self._cluster[host], self._cluster[peer]] += n
+        return n_left, n_crossing
 
     def _walked_s(
         self,
@@ -256,7 +267,7 @@ class TreeWalk:
         # Results that a host still waits for: of its children, and of tops (its own included).
         n_missing = [list(map(len, tree.children)) for tree in rotated]
         n_unmet = [dict.fromkeys(ends, len(ends)) for ends in tops]
-        n_left = self._messages_left(rotated, tops)
+        n_left, n_crossing = self._messages_left(rotated, tops)
         rests_s = [self._rests_s(trees[k], children[k], segment_bytes) for k in range(len(trees))]
         out_free, in_free, wakes = [0.0] * n_hosts, [0.0] * n_hosts, [0.0] * n_hosts
         pair_free: dict[tuple[int, int], float] = {}
@@ -392,6 +403,8 @@ class TreeWalk:
                             uplink_out_free[a] = enters_s + uplink_s[a]
                         enters_s = max(enters_s, shared_free.get((a, b), 0.0))
                         shared_free[a, b] = enters_s + shared_s[a][b]
+                        n_crossing[a, b] -= 1
+                        is_late |= enters_s + n_crossing[a, b] * shared_s[a][b] > most_s
                         if uplink_s[b]:
                             schedule(enters_s, ENTERS, peer, sent)
                         else:

@@ -54,6 +54,7 @@ typedef struct {
     int64_t *first_top, *top;     /* by segment */
     int64_t *n_missing, *n_unmet; /* (segments, hosts) and by segment */
     int64_t *n_left;              /* by host: how many messages it has not sent yet */
+    int64_t *n_crossing;          /* (C, C): the same, by cluster of sender and of receiver */
     double *rest_s;               /* (trees, 2, hosts): see find_rests */
     double *out_free, *in_free, *wakes;
     double *pair_free;            /* (hosts, hosts) */
@@ -263,6 +264,7 @@ static void leave(walk_t *walk, int host, double now_s, const event_t *sent)
     }
     enters_s = fmax(enters_s, walk->shared_free[ab]);
     walk->shared_free[ab] = enters_s + net->shared_s[ab];
+    end_by(walk, enters_s + (double)--walk->n_crossing[ab] * net->shared_s[ab]);
     if (net->uplink_s[b] > 0) {
         schedule(walk, enters_s, ENTERS, peer, segment, host, stage);
     } else {
@@ -412,6 +414,13 @@ static void find_rests(walk_t *walk, int64_t tree, const int64_t *order)
     }
 }
 
+static void will_send(walk_t *walk, int64_t host, int64_t peer)
+{
+    const network_t *net = walk->net;
+    walk->n_left[host]++;
+    walk->n_crossing[net->cluster[host] * net->n_clusters + net->cluster[peer]]++;
+}
+
 static void begin(walk_t *walk)
 {
     const network_t *net = walk->net;
@@ -425,16 +434,21 @@ static void begin(walk_t *walk)
         for (int64_t host = 0; host < n; host++) {
             int64_t place = place_of(net, host, turn);
             walk->n_missing[segment * n + host] = first[place + 1] - first[place];
-            if (net->way != UPWARDS)
-                walk->n_left[host] += first[place + 1] - first[place];
-            if (walk->trees->parents[tree * n + place] < 0)
+            int64_t above = walk->trees->parents[tree * n + place];
+            if (above < 0)
                 tops[n_tops++] = host;
-            else if (net->way != DOWNWARDS)
-                walk->n_left[host]++;
+            else
+                above = host_at(net, above, turn);
+            if (above >= 0 && net->way != DOWNWARDS)
+                will_send(walk, host, above);
+            if (above >= 0 && net->way != UPWARDS)
+                will_send(walk, above, host);
         }
         for (int64_t k = 0; k < n_tops; k++) {
             walk->n_unmet[walk->first_top[segment] + k] = n_tops;
-            walk->n_left[tops[k]] += n_tops - 1;
+            for (int64_t other = 0; other < n_tops; other++)
+                if (other != k)
+                    will_send(walk, tops[k], tops[other]);
         }
         walk->first_top[segment + 1] = walk->first_top[segment] + n_tops;
     }
@@ -456,6 +470,7 @@ double gridcoll_walk(const network_t *net, const trees_t *trees, int64_t *n_mess
 {
     int64_t n = net->n_hosts, n_segments = trees->n_segments, n_clusters = net->n_clusters;
     int64_t n_numbers = trees->n_trees * (2 * n + 1) + n_segments * (3 * n + 1) + 1 + 3 * n;
+    n_numbers += n_clusters * n_clusters;
     int64_t n_rests = trees->n_trees * 2 * n;
     int64_t n_seconds = 4 * n + n * n + n_clusters * (n_clusters + 2) + n_rests;
     int64_t *numbers = calloc(n_numbers, sizeof *numbers);
@@ -472,7 +487,8 @@ double gridcoll_walk(const network_t *net, const trees_t *trees, int64_t *n_mess
         walk.top = walk.n_unmet + n_segments * n;
         walk.first_top = walk.top + n_segments * n;
         walk.n_left = walk.first_top + n_segments + 1;
-        order = walk.n_left + n;
+        walk.n_crossing = walk.n_left + n;
+        order = walk.n_crossing + n_clusters * n_clusters;
         walk.out_free = seconds;
         walk.in_free = walk.out_free + n;
         walk.wakes = walk.in_free + n;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,54 +22,98 @@ from gridcoll.plan.pacing import root_ahead_s
 from gridcoll.plan.packed_trees import PackedTrees, best_packed, platform_of
 from gridcoll.plan.registry import REGISTRIES
 from gridcoll.plan.tree_search import TimedTrees, improved, timed
-from gridcoll.plan.tree_walk import BOTH, DOWNWARDS, UPWARDS, TreeWalk, children_of, use_in_turns
+from gridcoll.plan.tree_walk import (
+    BOTH,
+    DOWNWARDS,
+    TICKS_PER_S,
+    UPWARDS,
+    TreeWalk,
+    children_of,
+    use_in_turns,
+)
 from gridcoll.topology.gridfile import GridSpec, parse_gridfile
 from tests.plan.test_meeting_trees import named
 from tests.plan.test_packed_trees import unlike_grids
 
+Walk = tuple[TreeWalk, tuple[tuple[int, ...], ...], tuple[tuple[int, int], ...], float]
 
-def draw_trees(data: st.DataObject, n_hosts: int, root: int) -> tuple[tuple[int, ...], ...]:
+
+def draw_trees(draw: st.DrawFn, n_hosts: int, root: int) -> tuple[tuple[int, ...], ...]:
     """One to three trees over the hosts, from ``root`` if it is not -1, else with one to 4 tops."""
     found = []
-    for _ in range(data.draw(st.integers(1, 3))):
-        order = [h for h in data.draw(st.permutations(range(n_hosts))) if h != root]
+    for _ in range(draw(st.integers(1, 3))):
+        order = [h for h in draw(st.permutations(range(n_hosts))) if h != root]
         order = [root, *order] if root >= 0 else order
         parents, n_tops = [-1] * n_hosts, 1
         for at, host in enumerate(order[1:], 1):
             tops = [-1] if root < 0 and n_tops < 4 else []
-            parents[host] = data.draw(st.sampled_from([*tops, *order[:at]]))
+            parents[host] = draw(st.sampled_from([*tops, *order[:at]]))
             n_tops += parents[host] < 0
         found.append(tuple(parents))
     return tuple(found)
 
 
-@settings(max_examples=60, deadline=None)
-@given(spec=unlike_grids(4), data=st.data())
-def test_the_walk_in_c_takes_the_very_same_time(spec: GridSpec, data: st.DataObject) -> None:
-    """To the last bit, and by as many messages: else ranks would choose different trees."""
-    in_c = compiled_walk.load_walk()
-    assert in_c is not None, "not compiled: install gridcoll with a C compiler"
+@st.composite
+def walks(draw: st.DrawFn) -> Walk:
+    """Draw a walk in Python, trees, how they are used in turn, and the period of contributions."""
+    spec = draw(unlike_grids(4))
     model = declared_model(spec, spec.rank_hosts())
-    uplinks = data.draw(st.lists(st.sampled_from([np.inf, 4e6]), min_size=model.n_clusters))
+    uplinks = draw(st.lists(st.sampled_from([np.inf, 4e6]), min_size=model.n_clusters))
     model = replace(model, uplink_bytes_per_s=tuple(uplinks[: model.n_clusters]))
-    way = data.draw(st.sampled_from([BOTH, UPWARDS, DOWNWARDS]))
-    root = -1 if way == BOTH else data.draw(st.sampled_from([-1, 0]))
+    way = draw(st.sampled_from([BOTH, UPWARDS, DOWNWARDS]))
+    root = -1 if way == BOTH else draw(st.sampled_from([-1, 0]))
     platform, _ = platform_of(model, root)
     top = platform.kind_of.index(platform.root) if root >= 0 else -1
     if way != BOTH and root < 0:  # an owner's tree has one top
-        top = data.draw(st.integers(0, len(platform.kind_of) - 1))
-    trees = draw_trees(data, len(platform.kind_of), top)
+        top = draw(st.integers(0, len(platform.kind_of) - 1))
+    trees = draw_trees(draw, len(platform.kind_of), top)
     shares = tuple(1 / len(trees) for _ in trees)
-    uses = use_in_turns(shares, data.draw(st.integers(1, 20)))
-    period_s = data.draw(st.sampled_from([0.0, 1e-4, 3e-3]))
-    most_s = data.draw(st.sampled_from([float("inf"), 0.02]))
-    n_bytes = data.draw(st.sampled_from([1 << 10, 1 << 16, 1 << 20]))
-    found = []
-    for compiled in (in_c, None):
-        walk = TreeWalk(model, platform, n_bytes, way)
-        walk._compiled = compiled
-        found.append((walk.total_s(trees, uses, period_s, most_s), walk.n_messages))
+    uses = use_in_turns(shares, draw(st.integers(1, 20)))
+    period_s = draw(st.sampled_from([0.0, 1e-4, 3e-3]))
+    n_bytes = draw(st.sampled_from([1 << 10, 1 << 16, 1 << 20]))
+    walk = TreeWalk(model, platform, n_bytes, way)
+    walk._compiled = None
+    return walk, trees, uses, period_s
+
+
+@settings(max_examples=60, deadline=None)
+@given(drawn=walks(), most_s=st.sampled_from([float("inf"), 0.02]))
+def test_the_walk_in_c_takes_the_very_same_time(drawn: Walk, most_s: float) -> None:
+    """To the last bit, and by as many messages: else ranks would choose different trees."""
+    walk, *call = drawn
+    found = [(walk.total_s(*call, most_s), walk.n_messages)]
+    walk._compiled, walk.n_messages = compiled_walk.load_walk(), 0
+    assert walk._compiled is not None, "not compiled: install gridcoll with a C compiler"
+    found.append((walk.total_s(*call, most_s), walk.n_messages))
     assert found[0] == found[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(drawn=walks(), in_c=st.booleans())
+def test_a_walk_ends_early_only_if_it_takes_too_long(drawn: Walk, in_c: bool) -> None:
+    walk, *call = drawn
+    walk._compiled = compiled_walk.load_walk() if in_c else None
+    total_s, n_messages = walk.total_s(*call), walk.n_messages
+    assert walk.total_s(*call, total_s) == total_s
+    assert walk.n_messages == 2 * n_messages
+    assert walk.total_s(*call, total_s - 1 / TICKS_PER_S) == np.inf
+
+
+@pytest.mark.parametrize(("shape", "n_segments"), [("line", 1), ("star", 32)])
+def test_a_walk_ends_once_it_is_clear_that_it_takes_too_long(shape: str, n_segments: int) -> None:
+    """Almost at once if the path is too long, or if an interface has too much to send."""
+    _, model = named("patchwork")
+    platform, _ = platform_of(model, 0)
+    root = platform.kind_of.index(platform.root)
+    order = [root, *(host for host in range(len(platform.kind_of)) if host != root)]
+    parents = [-1] * len(order)
+    for above, below in pairwise(order):
+        parents[below] = above if shape == "line" else root
+    walk = TreeWalk(model, platform, 1 << 20, DOWNWARDS)
+    call = (parents,), use_in_turns((1.0,), n_segments), 0.0
+    total_s, n_messages = walk.total_s(*call), walk.n_messages
+    assert walk.total_s(*call, 0.9 * total_s) == np.inf
+    assert walk.n_messages - n_messages < 0.1 * n_messages
 
 
 @settings(max_examples=25, deadline=None)
@@ -78,7 +123,7 @@ def test_walks_from_and_to_a_root_take_what_their_plans_take(
 ) -> None:
     model = declared_model(spec, spec.rank_hosts())
     platform, kinds = platform_of(model, 0)
-    (tree, *_) = draw_trees(data, len(platform.kind_of), platform.kind_of.index(platform.root))
+    (tree, *_) = draw_trees(data.draw, len(platform.kind_of), platform.kind_of.index(platform.root))
     n, unit_bytes = data.draw(st.integers(1, 12)), 64
     uses, period_s = use_in_turns((1.0,), n), data.draw(st.sampled_from([0.0, 2e-3]))
     packed = PackedTrees(model.grid, kinds, (tree,), uses, (children_of(platform, tree),), 0)
