@@ -33,12 +33,20 @@ def named(grid: str) -> tuple[GridSpec, GridModel]:
 
 @pytest.mark.parametrize(
     ("grid", "n_bytes", "most"),
-    [("patchwork", 8 << 10, 1.15), ("patchwork", 64 << 10, 1.75), ("unlike-hosts", 16 << 10, 1.3)],
+    [
+        ("patchwork", 8 << 10, 1.15),
+        ("patchwork", 64 << 10, 1.52),
+        ("unlike-hosts", 16 << 10, 1.3),
+        ("unlike-hosts", 64 << 10, 1.3),
+    ],
 )
 def test_tops_meet_where_latency_and_bandwidth_weigh_alike(
     grid: str, n_bytes: int, most: float
 ) -> None:
-    """Up and down one tree took 1.27, 2.0 and 1.45 times the limit."""
+    """Up and down one tree took 1.27, 1.9, 1.45 and 1.5 times the limit.
+
+    Without pairs of trees, 64 KiB took 1.53 and 1.34 times the limit.
+    """
     spec, model = named(grid)
     found = best_packed(model, n_bytes)
     assert found
