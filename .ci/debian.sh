@@ -29,6 +29,12 @@ binary)
 	# Unpack the named packages even if they are installed: programs of an MPI must find all of it here.
 	apt -y --no-install-recommends --download-only --reinstall install "$@"
 	for package in "$folder"/archives/*.deb; do dpkg -x "$package" "$folder/root"; done
+	# Dependencies that are installed are not unpacked. Links to their files must lead to the system's.
+	find "$folder/root" -xtype l | while read -r link; do
+		file=$(readlink -m "$link")
+		file=${file#"$folder/root"}
+		if test -e "$file"; then ln -sf "$file" "$link"; fi
+	done
 	;;
 *) echo "debian.sh: binary or source, not $kind" >&2 && exit 2 ;;
 esac
