@@ -1,6 +1,8 @@
-"""Measure the time that gridcoll adds to the start of a job, on emulated grids.
+r"""Measure the time that gridcoll adds to the start of a job, on emulated grids.
 
     python benchmarks/startup.py [--grids three-sites,thin-wan] [--mpis mpich,openmpi] [--json FILE]
+    python benchmarks/startup.py --grids grid5000-88 --dilation 16 --mpis mpich --states unknown \
+        --runs 1    # 88 hosts: seven minutes on two cores
 
 There are four states of the cache: ``unknown`` (it is empty), ``same`` (the same job ran before),
 ``other`` (measured under another MPI library, with another order and count of ranks) and

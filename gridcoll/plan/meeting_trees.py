@@ -34,8 +34,8 @@ MOST_MESSAGES = 24_000
 """Limit of simulated messages while single trees are compared."""
 
 MOST_CHANGED_MESSAGES = 150_000
-"""Limit of simulated messages while the best of them is changed at random: about 50 ms, or 0.6 s
-without a C compiler."""
+"""Limit of simulated messages while the best of them is changed at random: about 50 to 100 ms, or
+one to three seconds without a C compiler."""
 
 N_TRIAL_SEGMENTS = 12
 """Number of segments while trees are compared."""

@@ -197,18 +197,13 @@ class TreeWalk:
             tree.children[at] = tuple(host[child] for child in children[place])
         return tree
 
-    def _least_s(self, a: int, b: int, segment_bytes: int) -> float:
-        """Return the least time of a message between hosts of these clusters."""
-        times = self._times_of(segment_bytes)
-        through_uplink = a != b and times.uplink_s[b] > 0
-        return (times.unblocked_s if through_uplink else times.one_way_s)[a][b]
-
     def _rests_s(
-        self, parents: Sequence[int], children: Children, segment_bytes: int
+        self, parents: Sequence[int], children: Children, least_s: list[list[float]]
     ) -> tuple[list[float], list[float]]:
         """Return the least time until all hosts have a segment, by place in the tree.
 
-        From when it is combined at that place, and from when it is complete there.
+        From when it is combined at that place, and from when it is complete there. ``least_s`` are
+        the least times of a message between clusters.
         """
         cluster, tops = self._cluster, [h for h, above in enumerate(parents) if above < 0]
         order = list(tops)
@@ -217,7 +212,7 @@ class TreeWalk:
         combined_s, complete_s = [0.0] * len(order), [0.0] * len(order)
 
         def after(a: int, b: int, rest_s: list[float]) -> float:
-            return self._least_s(cluster[a], cluster[b], segment_bytes) + rest_s[b]
+            return least_s[cluster[a]][cluster[b]] + rest_s[b]
 
         for host in reversed(order) if self._way != UPWARDS else ():
             complete_s[host] = max((after(host, c, complete_s) for c in children[host]), default=0)
@@ -260,7 +255,7 @@ class TreeWalk:
     ) -> float:
         """Return `total_s`, found in Python: the very same as `walk.c` finds."""
         gap_s, one_way_s, unblocked_s, shared_s, port_s, uplink_s = self._times_of(segment_bytes)
-        cluster, n_hosts = self._cluster, len(self._cluster)
+        cluster, n_hosts, clusters = self._cluster, len(self._cluster), range(len(uplink_s))
         children = [children_of(self._platform, parents) for parents in trees]
         rotated = [self._rotated(trees[k], children[k], turn) for k, turn in uses]
         tops = [[h for h, above in enumerate(tree.parents) if above < 0] for tree in rotated]
@@ -268,7 +263,11 @@ class TreeWalk:
         n_missing = [list(map(len, tree.children)) for tree in rotated]
         n_unmet = [dict.fromkeys(ends, len(ends)) for ends in tops]
         n_left, n_crossing = self._messages_left(rotated, tops)
-        rests_s = [self._rests_s(trees[k], children[k], segment_bytes) for k in range(len(trees))]
+        least_s = [
+            [(unblocked_s if a != b and uplink_s[b] > 0 else one_way_s)[a][b] for b in clusters]
+            for a in clusters
+        ]
+        rests_s = [self._rests_s(trees[k], children[k], least_s) for k in range(len(trees))]
         out_free, in_free, wakes = [0.0] * n_hosts, [0.0] * n_hosts, [0.0] * n_hosts
         pair_free: dict[tuple[int, int], float] = {}
         shared_free: dict[tuple[int, int], float] = {}
@@ -285,8 +284,7 @@ class TreeWalk:
             tree, turn = uses[segment]
             first, n = self._firsts[peer], self._counts[peer]
             rest_s = rests_s[tree][stage != UP][first + (peer - first - turn) % n]
-            least_s = self._least_s(cluster[host], cluster[peer], segment_bytes)
-            is_late |= now_s + least_s + rest_s > most_s
+            is_late |= now_s + least_s[cluster[host]][cluster[peer]] + rest_s > most_s
 
         def wait(host: int, ready_s: float, message: _Message) -> None:
             nonlocal count

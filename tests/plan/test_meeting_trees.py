@@ -43,7 +43,7 @@ def named(grid: str) -> tuple[GridSpec, GridModel]:
 def test_tops_meet_where_latency_and_bandwidth_weigh_alike(
     grid: str, n_bytes: int, most: float
 ) -> None:
-    """Up and down one tree took 1.27, 1.9, 1.45 and 1.5 times the limit.
+    """Up and down one tree, the first three took 1.27, 1.9 and 1.45 times the limit.
 
     Without pairs of trees, 64 KiB took 1.53 and 1.34 times the limit.
     """

@@ -99,10 +99,15 @@ def test_a_walk_ends_early_only_if_it_takes_too_long(drawn: Walk, in_c: bool) ->
     assert walk.total_s(*call, total_s - 1 / TICKS_PER_S) == np.inf
 
 
-@pytest.mark.parametrize(("shape", "n_segments"), [("line", 1), ("star", 32)])
-def test_a_walk_ends_once_it_is_clear_that_it_takes_too_long(shape: str, n_segments: int) -> None:
-    """Almost at once if the path is too long, or if an interface has too much to send."""
-    _, model = named("patchwork")
+@pytest.mark.parametrize(
+    ("grid", "shape", "n_segments"),
+    [("patchwork", "line", 1), ("patchwork", "star", 32), ("three-sites", "star", 32)],
+)
+def test_a_walk_ends_once_it_is_clear_that_it_takes_too_long(
+    grid: str, shape: str, n_segments: int
+) -> None:
+    """Almost at once if the path is too long, or a thin link or the root has too much to send."""
+    _, model = named(grid)
     platform, _ = platform_of(model, 0)
     root = platform.kind_of.index(platform.root)
     order = [root, *(host for host in range(len(platform.kind_of)) if host != root)]
