@@ -1,11 +1,11 @@
 """Measure links again, briefly, while an application runs, and compare them with the model.
 
-A look takes seconds: a few empty round trips and a short train in each direction between
-coordinators, for disjoint pairs of clusters at once. The same is done between neighbours in each
-cluster, because every host's interface carries data that others wait for. The result is compared
-with the model. A link that did not change keeps its measured values. If one flow is slower, several
-flows at once show whether the link is thinner or the flow waits for its own TCP window. If a pair
-inside a cluster is slower, pairs with other hosts show which of the two is slow.
+A look takes about a second: a few empty round trips, and short trains in both directions at once
+between coordinators, for disjoint pairs of clusters at once. The same is done between neighbours in
+each cluster, because every host's interface carries data that others wait for. The result is
+compared with the model. A link that did not change keeps its measured values. If one flow is
+slower, several flows at once show whether the link is thinner or the flow waits for its own TCP
+window. If a pair inside a cluster is slower, pairs with other hosts show which of the two is slow.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gridcoll.measure.learning.changes import (
     with_links,
 )
 from gridcoll.measure.learning.slow_hosts import explained_links, find_slow_hosts, hosts_limit_calls
-from gridcoll.measure.probe import MOST_SETUP_TRIPS, Channel, measure_plogp
+from gridcoll.measure.probe import Channel, measure_plogp
 from gridcoll.model import GridModel, PLogP
 from gridcoll.topology.rounds import in_rounds, lanes_between, rounds_of_pairs
 
@@ -59,7 +59,16 @@ for longer: see `LinkFactors.together_bytes_per_s`."""
 CLEAR_FACTOR = 2.0
 """Times that differ by this factor differ clearly."""
 
-N_ROUND_TRIPS = 3
+_NOT_SLOW, _SLOW, _REPEAT = range(3)
+"""What an end says of a train: it was not slow, clearly slow, or should be repeated. The largest of
+both ends' numbers counts."""
+
+MOST_ROUND_TRIPS = 3
+"""Round trips, unless one agrees with an earlier one or with the model."""
+
+FIRST_WINDOW_BYTES = 10 * 1460
+"""Bytes that TCP sends before the first answer (RFC 6928). Their number doubles with every round
+trip."""
 
 FIRST_GLANCE_BYTES, LARGEST_GLANCE_BYTES = 4 << 10, 256 << 10
 
@@ -180,11 +189,19 @@ def _measure_together(
 ) -> dict[Pair, float]:
     """Return the bytes per second of several flows at once, for ``pairs`` with enough ranks.
 
-    ``found`` has the rate of one flow.
+    ``found`` has the rate of one flow. If it is about the same in both directions, several flows
+    are measured in one of them.
     """
     several = {pair for pair in pairs if pair[0] != pair[1] and _lanes(model, pair) > 1}
     if not several:
         return {}
+    alike = {
+        pair
+        for pair in several
+        if pair[0] > pair[1]
+        and pair[::-1] in several
+        and not differs(found[pair].gap / found[pair[::-1]].gap)
+    }
     n = range(model.n_clusters)
     one_bytes_per_s = np.array([[_flow_bytes_per_s(model, (a, b), found) for b in n] for a in n])
     trips_s = model.round_trip_s
@@ -194,10 +211,13 @@ def _measure_together(
         chosen
         for at_once in rounds_of_pairs(model.n_clusters)
         for turned in (at_once, [pair[::-1] for pair in at_once])
-        if (chosen := [pair for pair in turned if pair in several])
+        if (chosen := [pair for pair in turned if pair in several - alike])
     ]
     wire = cast(MPI.Intracomm, _TransportComm(transport, comm.Get_rank()))
-    return measure_flows_together(comm, wire, model.grid, rounds, one_bytes_per_s, trips_s, CHANGED)
+    measured = measure_flows_together(
+        comm, wire, model.grid, rounds, one_bytes_per_s, trips_s, CHANGED
+    )
+    return measured | {pair: measured[pair[::-1]] for pair in alike}
 
 
 def _lanes(model: GridModel, pair: Pair) -> int:
@@ -270,58 +290,73 @@ def _compare_both_ways(
     route: Route,
     before: Mapping[Route, LinkFactors],
 ) -> list[tuple[Route, LinkFactors]]:
-    """Compare both directions of a link with the model, and return what this end measured.
+    """Compare both directions of a link with the model, and return that from this end.
 
-    A round trip is the same from both ends, so it is timed from one. Latencies inside a cluster are
-    not compared: they are microseconds, and negligible in a call between clusters.
+    Latencies inside a cluster are not compared: they are microseconds, and negligible in a call
+    between clusters.
     """
-    found = []
     pair, ends = route
+    ways = [route, (pair[::-1], ends[::-1])]
     both_s = model.link(*pair).one_way(0) + model.link(*pair[::-1]).one_way(0)
-    first = channel_over(transport, peer, is_first)
-    trip_s = min(first.round_trip_s(0) for _ in range(N_ROUND_TRIPS))
-    trip_s = first.agree(int(trip_s * 1e9)) * 1e-9
+    latency_before = before[route].latency if route in before else 1.0
+    channel = channel_over(transport, peer, is_first)
+    trip_s = _confirmed_trip_s(channel, [both_s, both_s * latency_before])
     latency = trip_s / max(both_s, 1e-9) if pair[0] != pair[1] else 1.0
-    for channel, way in (
-        (first, route),
-        (channel_over(transport, peer, not is_first), (pair[::-1], ends[::-1])),
-    ):
-        expected_s = max(model.link(*way[0]).gap(MESSAGE_BYTES), 1e-9)
-        earlier = before.get(way)
-        if earlier and (earlier.waits or not differs(earlier.gap)):
-            each = replace(earlier, latency=latency)
-        else:
-            gap_s, opens = _gap_s(channel, trip_s, expected_s, latency)
-            # A window that makes little difference while it opens makes none later.
-            is_clear = gap_s > WINDOWS_SURELY_LIMIT * expected_s or not opens
-            gap = gap_s / expected_s if is_clear else 1.0
-            each = LinkFactors(latency, gap, open_gap=float(opens))
-        if channel.active:
-            found.append((way, each))
-    return found
+    mine = ways[0 if is_first else 1]
+    settled = {way: before[way] for way in ways if way in before and _is_settled(before[way])}
+    expected_s = {way: max(model.link(*way[0]).gap(MESSAGE_BYTES), 1e-9) for way in ways}
+    if len(settled) < len(ways):
+        gap_s, opens = _gap_s(channel, trip_s, expected_s[mine], latency, min(expected_s.values()))
+    if mine in settled:
+        return [(mine, replace(settled[mine], latency=latency))]
+    # A window that makes little difference while it opens makes none later.
+    is_clear = gap_s > WINDOWS_SURELY_LIMIT * expected_s[mine] or not opens
+    gap = gap_s / expected_s[mine] if is_clear else 1.0
+    return [(mine, LinkFactors(latency, gap, open_gap=float(opens)))]
+
+
+def _is_settled(earlier: LinkFactors) -> bool:
+    """Whether the gap of a link need not be measured again."""
+    return earlier.waits or not differs(earlier.gap)
+
+
+def _confirmed_trip_s(channel: Channel, expected_s: Sequence[float]) -> float:
+    """Return the shortest of a few round trips, on both ends.
+
+    The last one is the first that is about as long as one before or one of ``expected_s``.
+    """
+    seen_s = list(expected_s)
+    for _ in range(MOST_ROUND_TRIPS):
+        took_s = channel.round_trip_s(0)
+        is_new = all(differs(took_s / max(each, 1e-9)) for each in seen_s)
+        seen_s.append(took_s)
+        if not channel.agree(int(is_new)):
+            break
+    return channel.agree(int(min(seen_s[len(expected_s) :]) * 1e9)) * 1e-9
 
 
 def _gap_s(
-    channel: Channel, trip_s: float, expected_s: float, longer: float = 1.0
+    channel: Channel, trip_s: float, expected_s: float, longer: float, least_s: float
 ) -> tuple[float, bool]:
     """Return the seconds per message of a train, and whether a TCP window is still opening.
 
-    To be used on the active end. If a short train is much too slow, there is no longer one.
-    ``longer`` is the latency over that of the model.
+    Both ends call it at once, and each learns that of its own direction. If a short train is much
+    too slow in either direction, there is no longer one. ``longer`` is the latency over that of the
+    model, ``least_s`` the shorter one of both ends' ``expected_s``.
     """
     is_longer = longer > CHANGED
-    n = int(max(TRAIN_S, trip_s * (2 if is_longer else 0.5)) / expected_s)
-    n = channel.agree(min(max(n, FEWEST_MESSAGES), MOST_MESSAGES))
+    n = int(max(TRAIN_S, trip_s * (2 if is_longer else 0.5)) / least_s)
+    n = min(max(n, FEWEST_MESSAGES), MOST_MESSAGES)
     n_short = min(n, SHORT_TRAIN)
-    expected_total_s, slow_factor = expected_s * n_short, CHANGED if n == n_short else CLEAR_FACTOR
-    took_s = _open_train(channel, n_short, trip_s, expected_total_s, slow_factor) - trip_s
-    is_slow = took_s - trip_s * is_longer > CLEAR_FACTOR * expected_total_s
-    if channel.agree(int(is_slow)) or n == n_short:
+    slow_factor = CHANGED if n == n_short else CLEAR_FACTOR
+    more_s = trip_s * is_longer
+    took_s, is_slow = _open_train(channel, n_short, trip_s, expected_s, slow_factor, more_s)
+    if is_slow or n == n_short:
         return max(took_s, 1e-9) / n_short, False
     if is_longer:
         return _gap_of_longer_s(channel, n, expected_s, longer)
-    took_s = _open_train(channel, n, trip_s, expected_s * n, CHANGED)
-    return max(took_s - trip_s, 1e-9) / n, False
+    took_s, _ = _open_train(channel, n, trip_s, expected_s, CHANGED)
+    return max(took_s, 1e-9) / n, False
 
 
 def _gap_of_longer_s(
@@ -336,42 +371,62 @@ def _gap_of_longer_s(
     """
     before_s = math.inf
     for _ in range(MOST_TRAINS + 1):
-        half_s, took_s = channel.train(MESSAGE_BYTES, n_messages)
+        half_s, took_s = channel.trains(MESSAGE_BYTES, n_messages)
         gap_s = max(took_s - half_s, 1e-9) / (n_messages - n_messages // 2)
         is_faster, is_changed = took_s < REPEAT_BELOW * before_s, differs(gap_s / expected_s)
         is_explained = is_changed and gap_s < longer * CHANGED * expected_s
         opens = is_explained and is_faster and before_s < math.inf
-        if channel.agree(int(opens or not (is_faster and is_changed))):
+        if not channel.largest(int(is_faster and is_changed and not opens)):
             break
         before_s = took_s
     return gap_s, opens
 
 
 def _open_train(
-    channel: Channel, n_messages: int, trip_s: float, expected_total_s: float, slow_factor: float
-) -> float:
-    """Return `Channel.train_s` over an open TCP window.
+    channel: Channel,
+    n_messages: int,
+    trip_s: float,
+    expected_s: float,
+    slow_factor: float,
+    more_s: float = 0.0,
+) -> tuple[float, bool]:
+    """Return the time of a train over an open TCP window, without a round trip.
+
+    Also returns whether a train was clearly slow in either direction: it took more than ``more_s``
+    longer than `CLEAR_FACTOR` times the time by the model, which is ``expected_s`` per message.
 
     A window is small if the connection was idle, and after a link was thin. So trains are repeated
-    while they get faster. A train is not repeated if it took less than ``slow_factor`` times
-    ``expected_total_s`` and its second half does not show a better link; nor if it was so long that
-    windows were open in its second half, and that half was as slow.
+    while they get faster in either direction. A train is not repeated if it took less than
+    ``slow_factor`` times the time by the model and its second half does not show a better link; nor
+    if it was so long that windows were open in its second half, and that half was as slow.
     """
+    expected_total_s = expected_s * n_messages
+    # A handshake, and until the first half is under way.
+    windows = MESSAGE_BYTES * (n_messages // 2) / FIRST_WINDOW_BYTES
+    setup_trips = 1 + math.ceil(math.log2(1 + windows))
     before_s = math.inf
     for _ in range(MOST_TRAINS + 1):
-        half_s, took_s = channel.train(MESSAGE_BYTES, n_messages)
-        from_second_half_s = (took_s - half_s) * n_messages / (n_messages - n_messages // 2)
+        half_s, until_answer_s = channel.trains(MESSAGE_BYTES, n_messages)
+        took_s = until_answer_s - trip_s
+        from_second_half_s = (until_answer_s - half_s) * n_messages / (n_messages - n_messages // 2)
         is_usual = (
-            took_s - trip_s < slow_factor * expected_total_s
+            took_s < slow_factor * expected_total_s
             and from_second_half_s > expected_total_s / CHANGED
         )
-        is_open = half_s > max(
-            MOST_SETUP_TRIPS * trip_s, TRAIN_S
-        ) and from_second_half_s > REPEAT_BELOW * (took_s - trip_s)
-        if not channel.agree(int(not (is_usual or is_open) and took_s < REPEAT_BELOW * before_s)):
+        is_open = (
+            half_s > max(setup_trips * trip_s, TRAIN_S)
+            and from_second_half_s > REPEAT_BELOW * took_s
+        )
+        is_faster = until_answer_s < REPEAT_BELOW * before_s
+        is_slow = took_s - more_s > CLEAR_FACTOR * expected_total_s
+        said = _SLOW if is_slow else _NOT_SLOW
+        if is_faster and not (is_usual or is_open):
+            said = _REPEAT
+        agreed = channel.largest(said)
+        if agreed != _REPEAT:
             break
-        before_s = took_s
-    return took_s
+        before_s = until_answer_s
+    return took_s, agreed == _SLOW
 
 
 @dataclass(frozen=True)
