@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from operator import index
-from typing import SupportsIndex
+from typing import NamedTuple, SupportsIndex
 
 from mpi4py import MPI
 
@@ -63,13 +64,30 @@ class ClusterComms:
                 comm.Free()
 
 
+class Heritage(NamedTuple):
+    """What a communicator knows from its parent when it begins to learn.
+
+    Attributes
+    ----------
+    news : News
+        Changes of the network found by communicators of the same processes.
+    offset : Offset or None
+        The common clock minus this rank's clock, if known.
+    first_model : GridModel or None
+        The model before links changed; None if they did not.
+    """
+
+    news: News
+    offset: Offset | None = None
+    first_model: GridModel | None = None
+
+
 class Context:
     """Decisions, channel and fast path of one communicator.
 
     Decisions are shared with other communicators of the same ranks; the context takes ownership of
     the channel. ``threads`` tells whether programs can run in the background on all ranks; see
-    `can_run_in_background`. ``offset`` is the common clock minus this rank's clock, if known.
-    ``news`` holds changes of the network found by communicators of the same processes.
+    `can_run_in_background`.
     """
 
     def __init__(
@@ -77,8 +95,7 @@ class Context:
         decisions: Decisions,
         channel: Channel,
         threads: bool = False,
-        offset: Offset | None = None,
-        news: News | None = None,
+        heritage: Heritage | None = None,
     ) -> None:
         self.decisions = decisions
         self.rank = decisions.rank
@@ -95,22 +112,36 @@ class Context:
         key holds everything the decision depends on, as simple values."""
         self._cluster_comms: ClusterComms | None = None
         self._last_sent: list[tuple[int, int, int, int]] | None = None
-        self.learning = self._begin_to_learn(offset, news)
+        self._heritage = heritage or Heritage(News())
 
-    def _begin_to_learn(self, offset: Offset | None, news: News | None) -> Learning | None:
-        """Return None if settings forbid learning, or if there is one cluster and no gain."""
+    @cached_property
+    def learning(self) -> Learning | None:
+        """What is learned, from the first call on: most communicators of some programs have none.
+
+        None if settings forbid learning, or if there is one cluster and no gain.
+        """
         settings = self.settings
         if not settings.learn or settings.force or self.model.n_clusters == 1:
             return None
-        return Learning(
+        news, offset, first_model = self._heritage
+        learning = Learning(
             self.comm,
             self.decisions,
             lambda: self.channel.messages,
             self.forget_calls,
             self.use_model,
             offset,
-            news or News(),
+            news,
         )
+        if first_model is not None:
+            learning.following.compare_with(first_model)
+        return learning
+
+    @property
+    def _begun_learning(self) -> Learning | None:
+        """`learning`, or None if it has not begun."""
+        found: Learning | None = vars(self).get("learning")
+        return found
 
     def forget_calls(self) -> None:
         """Forget all prepared calls, because decisions changed."""
@@ -132,6 +163,7 @@ class Context:
         """Measure links between clusters again, and use the resulting model. Collective."""
         self.channel.open()
         messages = self.channel.messages
+        self._heritage = self._heritage._replace(first_model=None)
         self.use_model(remeasure_links(self.comm, messages, self.model, pairs), measured=True)
 
     @property
@@ -167,7 +199,7 @@ class Context:
 
     def explain(self, collective: str, n_bytes: int, root: int) -> Choice:
         """Return what such a call would do now, with observed times."""
-        learning, semantics = self.learning, ANY
+        learning, semantics = self._begun_learning, ANY
         # Sums of floats have a separate choice.
         floats = Semantics(bitwise_equal=True)
         if learning is not None and not learning.knows(collective, n_bytes, root, ANY):
@@ -177,8 +209,8 @@ class Context:
 
     def explained(self) -> Iterator[Choice]:
         """Yield every choice that was made so far, as `explain` returns it."""
+        learning = self._begun_learning
         for (*_, semantics), choice in self.decisions.made():
-            learning = self.learning
             yield choice if learning is None else learning.explain(choice, semantics)
 
     def decide(
@@ -319,15 +351,14 @@ class Context:
     def _child(
         self, decisions: Decisions, channel: Channel, ranks: Sequence[int] | None
     ) -> Context:
-        if self.learning is None:
-            return Context(decisions, channel, self._threads)
-        following = self.learning.following
-        news = following.news.restrict(ranks) if ranks else following.news
-        child = Context(decisions, channel, self._threads, self.learning.agreed.offset, news)
-        first = following.first_model
-        if child.learning is not None and first is not self.model:
-            child.learning.following.compare_with(first.restrict(ranks) if ranks else first)
-        return child
+        news, offset, first = self._heritage
+        if (learning := self._begun_learning) is not None:
+            offset, first = learning.agreed.offset, learning.following.first_model
+        if first is self.model:
+            first = None
+        if ranks:
+            news, first = news.restrict(ranks), first and first.restrict(ranks)
+        return Context(decisions, channel, self._threads, Heritage(news, offset, first))
 
     def with_algorithm(self, collective: str, algorithm: str) -> Context:
         """Return a copy with ``algorithm`` forced; it shares the communicators."""
@@ -340,8 +371,8 @@ class Context:
     def free(self) -> None:
         """Free all communicators made here, and free the channel. Collective."""
         self._last_sent = self._sent()
-        if self.learning is not None:
-            self.learning.close()
+        if (learning := self._begun_learning) is not None:
+            learning.close()
         if self._cluster_comms is not None:
             self._cluster_comms.free()
             self._cluster_comms = None

@@ -127,17 +127,19 @@ class Following:
         tell: Callable[[str], None],
     ) -> None:
         self._comm, self._messages, self._tell = comm, messages, tell
-        self.news, self._known_digest = news, news.newest.digest if news.newest else 0.0
+        self.news = news
         self._saw_better_link = False
         self.measuring_s = 0.0
         """Seconds that looks and glances took on this rank."""
         self.look_cost_s = 0.0
         """Seconds that a look takes; equal on all ranks."""
         self.reset(model)
+        self._known_digest = 0.0  # news that came before may be about another model
 
     def reset(self, first_model: GridModel) -> None:
         """Use ``first_model``, and compare with it from now on."""
         self.first_model = self.model = first_model
+        self._known_digest = self.news.newest.digest if self.news.newest else 0.0
         # If declared clusters share a host, somebody simulates a grid on one machine.
         self._has_network = first_model.origin == "measured" or not first_model.grid.splits_hosts
         self.changed: dict[Pair, LinkFactors] = {}

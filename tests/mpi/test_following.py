@@ -207,6 +207,23 @@ def test_what_only_some_ranks_heard_is_not_used(
     own.Free()
 
 
+def test_a_duplicate_uses_what_its_parent_has_heard_but_not_used_yet(
+    world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Looks(monkeypatch).gap = 1.0
+    monkeypatch.setattr(following, "GLANCE_EVERY_S", 1e9)
+    own = world.Dup()
+    comm = GridComm(own, model=measured(world))
+    other = replace(comm.model, links=comm.model.links[::-1])
+    learning_of(comm).following.news.post(other)
+    assert comm.model != other
+    duplicate = comm.Dup()
+    until(duplicate, lambda: duplicate.model.links == other.links)
+    duplicate.Free()
+    comm.Free()
+    own.Free()
+
+
 def test_one_rank_that_sees_a_better_link_makes_all_look(
     world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:

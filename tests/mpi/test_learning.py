@@ -20,7 +20,7 @@ from gridcoll.measure.learning.beliefs import Arm
 from gridcoll.measure.learning.learner import Change, Kind, Learner, Ratio
 from gridcoll.measure.learning.offsets import Offset
 from gridcoll.topology import Grid
-from tests.mpi.learned import MOST_TRIES, check_calls, learning_of, near_comm, near_model
+from tests.mpi.learned import MOST_TRIES, check_calls, learning_of, near_comm, near_model, until
 from tests.mpi.support import bytes_kept, works
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -126,6 +126,23 @@ def test_a_child_of_the_same_shape_brings_what_was_learned(
 
 
 @pytest.mark.long
+def test_a_child_begins_to_learn_with_its_first_call(comm: GridComm) -> None:
+    """Its parent's clock is the same as it was when the child was made."""
+    until(comm, lambda: learning_of(comm).agreed.offset is not None)
+    child = comm.Split(0, -comm.Get_rank())
+    context = child._context
+    assert context is not None
+    assert "learning" not in vars(context)
+    child.explain("bcast", 8)
+    assert "learning" not in vars(context), "only all ranks together begin"
+    grandchild = child.Dup()
+    for each in (child, grandchild):
+        assert each.bcast(each.Get_rank() + 1, 0) == 1
+        assert learning_of(each).agreed.offset == learning_of(comm).agreed.offset
+    grandchild.Free()
+    child.Free()
+
+
 def test_what_learning_keeps_does_not_grow(comm: GridComm) -> None:
     check_calls(comm, 300)
     agreed_points = learning_of(comm).agreed
