@@ -70,7 +70,9 @@ class Heritage(NamedTuple):
     Attributes
     ----------
     news : News
-        Changes of the network found by communicators of the same processes.
+        Changes of the network found by communicators of the parent's processes.
+    ranks : sequence of int or None
+        The parent's rank of each rank; None if they are the same.
     offset : Offset or None
         The common clock minus this rank's clock, if known.
     first_model : GridModel or None
@@ -78,6 +80,7 @@ class Heritage(NamedTuple):
     """
 
     news: News
+    ranks: Sequence[int] | None = None
     offset: Offset | None = None
     first_model: GridModel | None = None
 
@@ -123,19 +126,24 @@ class Context:
         settings = self.settings
         if not settings.learn or settings.force or self.model.n_clusters == 1:
             return None
-        news, offset, first_model = self._heritage
         learning = Learning(
             self.comm,
             self.decisions,
             lambda: self.channel.messages,
             self.forget_calls,
             self.use_model,
-            offset,
-            news,
+            self._heritage.offset,
+            self._news,
         )
-        if first_model is not None:
+        if (first_model := self._heritage.first_model) is not None:
             learning.following.compare_with(first_model)
         return learning
+
+    @cached_property
+    def _news(self) -> News:
+        """Changes of the network found by communicators of these processes."""
+        news, ranks = self._heritage.news, self._heritage.ranks
+        return news if ranks is None else news.restrict(ranks)
 
     @property
     def _begun_learning(self) -> Learning | None:
@@ -351,14 +359,15 @@ class Context:
     def _child(
         self, decisions: Decisions, channel: Channel, ranks: Sequence[int] | None
     ) -> Context:
-        news, offset, first = self._heritage
+        offset, first = self._heritage.offset, self._heritage.first_model
         if (learning := self._begun_learning) is not None:
             offset, first = learning.agreed.offset, learning.following.first_model
         if first is self.model:
             first = None
-        if ranks:
-            news, first = news.restrict(ranks), first and first.restrict(ranks)
-        return Context(decisions, channel, self._threads, Heritage(news, offset, first))
+        if first is not None and ranks is not None:
+            first = first.restrict(ranks)
+        heritage = Heritage(self._news, ranks, offset, first)
+        return Context(decisions, channel, self._threads, heritage)
 
     def with_algorithm(self, collective: str, algorithm: str) -> Context:
         """Return a copy with ``algorithm`` forced; it shares the communicators."""

@@ -66,6 +66,8 @@ class News:
             found = self._children.get(tuple(ranks))
             if found is None:
                 found = self._children[tuple(ranks)] = News(self)
+                if self.newest is not None and isinstance(self.newest.what, GridModel):
+                    found._set_newest(self.newest.what.restrict(ranks))
             return found
 
     def post(self, model: GridModel) -> float:

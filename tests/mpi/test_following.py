@@ -207,20 +207,26 @@ def test_what_only_some_ranks_heard_is_not_used(
     own.Free()
 
 
-def test_a_duplicate_uses_what_its_parent_has_heard_but_not_used_yet(
+def test_children_use_what_their_parent_has_heard_but_not_used_yet(
     world: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Before they were made, or before their first call."""
     Looks(monkeypatch).gap = 1.0
     monkeypatch.setattr(following, "GLANCE_EVERY_S", 1e9)
     own = world.Dup()
     comm = GridComm(own, model=measured(world))
     other = replace(comm.model, links=comm.model.links[::-1])
+    ranks = range(world.Get_size())[::-1]
+    earlier = comm.Split(0, -comm.Get_rank())
     learning_of(comm).following.news.post(other)
     assert comm.model != other
+    later = comm.Split(0, -comm.Get_rank())
     duplicate = comm.Dup()
+    for child in (earlier, later):
+        until(child, lambda child=child: child.model.links == other.restrict(ranks).links)  # type: ignore[misc]
     until(duplicate, lambda: duplicate.model.links == other.links)
-    duplicate.Free()
-    comm.Free()
+    for each in (earlier, later, duplicate, comm):
+        each.Free()
     own.Free()
 
 
