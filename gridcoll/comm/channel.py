@@ -29,8 +29,8 @@ from gridcoll.engine.progress import Job, progress
 from gridcoll.engine.transport import MPITransport, n_tags
 
 N_BANDS = 64
-"""Bands of tags per communicator, and so programs that may run at the same time. The first band is
-for blocking calls."""
+"""Most bands of tags of a communicator, and so programs that may run at the same time. The first
+band is for blocking calls."""
 
 N_AT_ONCE = 15
 """Most non-blocking calls in progress at the same time; further calls wait for their turn."""
@@ -42,8 +42,8 @@ Begin = Callable[[Transport], tuple[Run, Callable[[], None]]]
 class Bands:
     """Bands of a communicator's own tags, each for one call at a time.
 
-    Non-blocking calls use the first `N_AT_ONCE` bands in turn, because all ranks start them in the
-    same order. Persistent calls may start in any order, so each has a band of its own until it is
+    Non-blocking calls use up to `N_AT_ONCE` bands in turn, because all ranks start them in the same
+    order. Persistent calls may start in any order, so each has a band of its own until it is
     freed.
     """
 
@@ -51,9 +51,10 @@ class Bands:
         self._comm = comm
         self._sent = Sent(comm.Get_size())
         transports = [CountingTransport(each, self._sent) for each in bands]
-        self._at_once = transports[:N_AT_ONCE]
+        n_at_once = min(N_AT_ONCE, (len(transports) + 1) // 2)
+        self._at_once = transports[:n_at_once]
         self._turn = itertools.cycle(self._at_once)
-        self._own = transports[N_AT_ONCE:]
+        self._own = transports[n_at_once:]
         self._free = (1 << len(self._own)) - 1
 
     @property
@@ -120,6 +121,17 @@ CHILD_DIVISOR = 64
 large ranges, which their own children need, and there are enough tags for hundreds of children."""
 
 
+FEWEST_CHILDREN = 32
+"""If an MPI library has so few tags that a private communicator would serve fewer children than
+this, each gets fewer bands. Otherwise, under Intel MPI, whose tags have 19 bits, every second child
+would need a private communicator, which takes as long to make as the child."""
+
+FEWEST_CHILD_BANDS = 4
+"""Fewest bands of a child: for a blocking call, two others at once, and a persistent one."""
+
+MOST_OWN = 4
+"""A communicator keeps at most one in this many of its tags if its children get fewer bands."""
+
 MOST_SLOTS = 4096
 """Most slots that a group chooses from: its ranks exchange one bit for each slot."""
 
@@ -168,15 +180,18 @@ def new_private(comm: MPI.Intracomm) -> MPI.Intracomm:
 class PrivateComm:
     """A communicator of our own, freed with the last channel that uses it; see `new_private`.
 
-    In each of its tag ranges, ``n_bands`` programs may run at the same time.
+    In each of its tag ranges, up to ``n_bands`` programs may run at the same time.
     """
 
     def __init__(self, comm: MPI.Intracomm, n_bands: int) -> None:
         self.comm = comm
         total = n_tags()
         self.n_bands = n_bands
-        self.min_tags = n_bands * min(max(total // MOST_PROGRAMS, FEWEST_TAGS), MOST_TAGS)
-        self.min_tags = min(self.min_tags, total)
+        self.min_tags = min(
+            n_bands * min(max(total // MOST_PROGRAMS, FEWEST_TAGS), MOST_TAGS),
+            max(total // FEWEST_CHILDREN, FEWEST_CHILD_BANDS * FEWEST_TAGS),
+            total,
+        )
         # A slot needs fewer tags, because it has no children. This makes hundreds of slots.
         self._tags_per_slot = min(n_bands * FEWEST_TAGS, self.min_tags)
         self._n_slots = min(total // GROUP_DIVISOR // self._tags_per_slot, MOST_SLOTS)
@@ -323,7 +338,8 @@ class Channel:
     def _divide(self) -> None:
         """Divide the tags, once, into our own and those for children."""
         if not self._is_divided and self._tags is not None:
-            n_own = max(len(self._tags) // OWN_DIVISOR, self._private.min_tags)
+            n_wanted = min(self._private.n_bands * FEWEST_TAGS, len(self._tags) // MOST_OWN)
+            n_own = max(len(self._tags) // OWN_DIVISOR, n_wanted, self._private.min_tags)
             self._reserve = Place(self._private, self._ranks, self._tags[n_own:])
             self._tags = self._tags[:n_own]
             self._is_divided = True
@@ -349,7 +365,7 @@ class Channel:
         private, ranks = self._private, self._ranks
         transports = [
             MPITransport(private.comm, self._band(number), ranks)
-            for number in range(1, private.n_bands)
+            for number in range(1, self._n_bands)
         ]
         return Bands(self.comm, transports)
 
@@ -359,10 +375,15 @@ class Channel:
         rows = self.transport.sent.rows(rank) if "transport" in cached else []
         return rows + self.bands.rows(rank) if "bands" in cached else rows
 
+    @property
+    def _n_bands(self) -> int:
+        self._divide()
+        return max(min(self._private.n_bands, len(self._tags or ()) // FEWEST_TAGS), 1)
+
     def _band(self, number: int) -> range:
         self._divide()
         tags = self._tags or range(0)
-        n_tags = len(tags) // self._private.n_bands
+        n_tags = len(tags) // self._n_bands
         return tags[number * n_tags : (number + 1) * n_tags]
 
     def free(self) -> None:
