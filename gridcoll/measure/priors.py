@@ -8,6 +8,7 @@ included, so estimates tend to be too short.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -17,6 +18,7 @@ import numpy as np
 
 from gridcoll.measure.trials import affordable
 from gridcoll.model import GridModel, TimesBySize
+from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.alltoall.cost import retransmission_s
 
 PRIOR_SIZES = (8, 1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22)
@@ -31,6 +33,16 @@ them algorithms with few bytes."""
 
 MOST_STEPS = 64
 """Most steps of an exchange that are priced, evenly spread: it may have thousands of them."""
+
+
+MOST_AT_ONCE = 10_000
+"""Steps of at most this many messages are priced for several sizes at once: for a dozen ranks,
+calls of NumPy take most of the time, and for thousands, temporary arrays take memory."""
+
+Sizes = tuple[float, ...]
+"""Bytes of messages, in ascending order."""
+
+Price = Callable[[Sizes], FloatArray]
 
 
 class _Steps(NamedTuple):
@@ -59,15 +71,16 @@ class _Prices:
         self.model = model
         self._cluster = np.array(model.grid.cluster_of)
         self._host = np.array(model.grid.host_of)
-        self._tables: dict[float, tuple[np.ndarray, np.ndarray]] = {}
+        self._tables: dict[Sizes, tuple[np.ndarray, np.ndarray]] = {}
+        self._trees_s: dict[tuple[float, bool], float] = {}
         self._shifts: dict[tuple[int, ...], _Steps] = {}
 
-    def _times(self, n_bytes: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return the gap and the one-way time between clusters, (C, C) each."""
-        if n_bytes not in self._tables:
-            gap_s, one_way_s = self.model.gap_and_one_way_s(np.array([float(n_bytes)]))
-            self._tables[n_bytes] = gap_s[..., 0], one_way_s[..., 0]
-        return self._tables[n_bytes]
+    def _times(self, sizes: Sizes) -> tuple[np.ndarray, np.ndarray]:
+        """Return the gap and the one-way time between clusters, (sizes, C, C) each."""
+        if sizes not in self._tables:
+            gap_s, one_way_s = self.model.gap_and_one_way_s(np.array(sizes, float))
+            self._tables[sizes] = gap_s.transpose(2, 0, 1), one_way_s.transpose(2, 0, 1)
+        return self._tables[sizes]
 
     def _steps(self, *steps: tuple[np.ndarray, np.ndarray]) -> _Steps:
         """Return steps of messages, each from an array of ranks to another."""
@@ -98,138 +111,199 @@ class _Prices:
 
     @cached_property
     def _exchanges(self) -> list[_Steps]:
-        """The steps of `doubling_s`."""
+        """The steps of `doubling_s`: those between pairs, then the one before and after them."""
         whole = 1 << (self.n.bit_length() - 1)
-        ranks = np.arange(whole)
-        return [self._steps((ranks, ranks ^ (1 << k))) for k in range(whole.bit_length() - 1)]
+        ranks, beyond = np.arange(whole), np.arange(self.n - whole)
+        exchanges = [self._steps((ranks, ranks ^ (1 << k))) for k in range(whole.bit_length() - 1)]
+        return [*exchanges, self._steps((whole + beyond, beyond))]
 
-    def _lone_s(self, steps: _Steps, n_bytes: float) -> np.ndarray:
-        """Return one-way times; inside a host, that of an empty message."""
+    def _lone_s(self, steps: _Steps, sizes: Sizes) -> FloatArray:
+        """Return one-way times, (sizes, steps, messages); inside a host, of an empty message."""
         i, j = steps.sending, steps.receiving
-        one_way_s, empty_s = self._times(n_bytes)[1], self._times(0)[1]
-        return np.asarray(np.where(steps.is_away, one_way_s[i, j], empty_s[i, j]))
+        one_way_s, empty_s = self._times(sizes)[1], self._times((0.0,))[1]
+        return np.asarray(np.where(steps.is_away, one_way_s[:, i, j], empty_s[:, i, j]))
 
-    def steps_s(self, steps: _Steps, n_bytes: float) -> float:
-        """Return the time of all steps. A step's messages share interfaces and links."""
-        lone_s, inside_s = self._lone_s(steps, n_bytes), self._times(n_bytes)[0].diagonal()
+    def steps_s(self, steps: _Steps, sizes: Sizes) -> FloatArray:
+        """Return the time of all steps, by size. A step's messages share interfaces and links."""
+        if len(sizes) > 1 and steps.is_away.size > MOST_AT_ONCE:
+            return np.concatenate([self.steps_s(steps, (size,)) for size in sizes])
+        lone_s, gap_s = self._lone_s(steps, sizes), self._times(sizes)[0]
+        inside_s = gap_s.diagonal(axis1=1, axis2=2)
         i, j, model = steps.sending, steps.receiving, self.model
-        shared_s = steps.flows * n_bytes / model.link_bytes_per_s[i, j] + model.latency_s[i, j]
-        queued_s = np.maximum(steps.sent_before * inside_s[i], steps.received_before * inside_s[j])
+        crossing = steps.flows / model.link_bytes_per_s[i, j]
+        shared_s = np.multiply.outer(sizes, crossing) + model.latency_s[i, j]
+        queued_s = np.maximum(
+            steps.sent_before * inside_s[:, i], steps.received_before * inside_s[:, j]
+        )
         taken_s = np.maximum(lone_s + queued_s, np.where(steps.flows > 0, shared_s, 0.0))
-        return float(np.where(steps.is_away, taken_s, lone_s).max(axis=1, initial=0.0).sum())
+        each_s = np.where(steps.is_away, taken_s, lone_s).max(axis=2, initial=0.0)
+        return np.asarray(each_s.sum(axis=1))
 
-    def tree_s(self, size_of: Callable[[int], float]) -> float:
-        """Return the time down a binomial tree from rank 0.
+    def tree_s(self, sizes: Sizes, *, parts: bool) -> FloatArray:
+        """Return the time down a binomial tree from rank 0, by size.
 
-        ``size_of`` gives the bytes for a subtree of some number of ranks.
+        With ``parts``, a size is that of each rank's part, and a rank is sent the parts of its
+        subtree; otherwise all ranks get the same message.
         """
-        there_s, cluster, host = [0.0] * self.n, self._cluster.tolist(), self._host.tolist()
-        empty_s = self._times(0)[1]
-        for rank in range(self.n):
-            mask = rank & -rank if rank else 1 << (self.n - 1).bit_length()
+        for size in sizes:
+            if (size, parts) not in self._trees_s:
+                self._trees_s[size, parts] = self._one_tree_s(size, parts)
+        return np.array([self._trees_s[size, parts] for size in sizes])
+
+    @cached_property
+    def _subtrees(self) -> list[int]:
+        """The numbers of ranks that subtrees of a binomial tree have."""
+        n = self.n
+        steps = [1 << k for k in range(n.bit_length())]
+        return sorted({min(step, n - child) for step in steps for child in range(step, n, step)})
+
+    def _one_tree_s(self, size: float, parts: bool) -> float:
+        n, cluster, host = self.n, self._cluster.tolist(), self._host.tolist()
+        counts = self._subtrees if parts else [1]
+        gaps_s, times_s = self._times(tuple(size * count for count in counts))
+        of_count = {count: at for at, count in enumerate(counts)}
+        empty_s = self._times((0.0,))[1][0]
+        there_s = [0.0] * n
+        for rank in range(n):
+            mask = rank & -rank if rank else 1 << (n - 1).bit_length()
             free_s = there_s[rank]
             while (mask := mask >> 1) > 0:
-                if (child := rank + mask) < self.n:
-                    gap_s, one_way_s = self._times(size_of(min(mask, self.n - child)))
-                    link = cluster[rank], cluster[child]
-                    times_s = empty_s if host[rank] == host[child] else one_way_s
-                    there_s[child] = free_s + float(times_s[link])
-                    free_s += float(gap_s[link])
+                if (child := rank + mask) < n:
+                    at = of_count[min(mask, n - child) if parts else 1]
+                    i, j = cluster[rank], cluster[child]
+                    one_way_s = empty_s if host[rank] == host[child] else times_s[at]
+                    there_s[child] = free_s + float(one_way_s[i, j])
+                    free_s += float(gaps_s[at, i, j])
         return max(there_s)
 
-    def doubling_s(self, size_at: Callable[[int], float]) -> float:
-        """Return the time of exchanges between pairs at distance 1, 2, 4, and so on.
+    def doubling_s(self, sizes: Sizes, factor: float = 1.0) -> FloatArray:
+        """Return the time of exchanges between pairs at distance 1, 2, 4, and so on, by size.
 
-        Ranks beyond a power of two exchange with a partner before and after them.
+        ``sizes`` are those of the first exchange; each has ``factor`` times the bytes of the one
+        before. Ranks beyond a power of two exchange with a partner before and after them.
         """
-        exchanges = self._exchanges
-        total_s = sum(self.steps_s(step, size_at(k)) for k, step in enumerate(exchanges))
-        whole = 1 << len(exchanges)
-        if rest := self.n - whole:
-            beyond = np.arange(rest)
-            total_s += 2 * self.steps_s(self._steps((whole + beyond, beyond)), size_at(0))
+        *exchanges, beyond = self._exchanges
+        total_s = np.zeros(len(sizes))
+        for k, step in enumerate(exchanges):
+            total_s += self.steps_s(step, tuple(size * factor**k for size in sizes))
+        if beyond.is_away.size:
+            total_s += 2 * self.steps_s(beyond, sizes)
         return total_s
 
-    def ring_s(self, n_bytes: float) -> float:
-        """Return the time of every rank's block once around the ring.
+    def ring_s(self, sizes: Sizes) -> FloatArray:
+        """Return the time of every rank's block once around the ring, by size.
 
         It is limited by the path of one block, or by the slowest link.
         """
         step = self._shifted(1)
-        around_s = self._lone_s(step, n_bytes)
-        slowest_s = self.steps_s(step, n_bytes) - float(self.model.latency_s.max())
-        return float(max(around_s.sum() - around_s.min(), (self.n - 1) * slowest_s))
+        around_s = self._lone_s(step, sizes)[:, 0]
+        slowest_s = self.steps_s(step, sizes) - float(self.model.latency_s.max())
+        block_s = around_s.sum(axis=1) - around_s.min(axis=1)
+        return np.asarray(np.maximum(block_s, (self.n - 1) * slowest_s))
 
-    def shifts_s(self, distances: Sequence[int], n_bytes: float) -> float:
+    def shifts_s(self, distances: Sequence[int], sizes: Sizes) -> FloatArray:
         """Return the time of one step per distance: each rank sends to the rank so far ahead."""
         if not distances:
-            return 0.0
+            return np.zeros(len(sizes))
         some = distances
         if len(distances) > MOST_STEPS:
             places = np.linspace(0, len(distances) - 1, MOST_STEPS).astype(int)
             some = [distances[place] for place in places]
-        took_s = self.steps_s(self._shifted(*some), n_bytes)
-        return took_s * len(distances) / len(some)
+        return self.steps_s(self._shifted(*some), sizes) * len(distances) / len(some)
 
     @property
     def powers(self) -> list[int]:
         return [1 << k for k in range((self.n - 1).bit_length())]
 
 
-def _bcast(prices: _Prices, n_bytes: int) -> float:
-    if n_bytes < SHORT_BCAST_BYTES or prices.n < 8:
-        return prices.tree_s(lambda _n: n_bytes)
-    block = n_bytes / prices.n
-    return prices.tree_s(lambda n: n * block) + _allgather(prices, block)
+def _by_size(sizes: Sizes, most_bytes: float, short: Price, long: Price) -> FloatArray:
+    """Return the times of ``sizes`` (ascending): ``short`` up to ``most_bytes``, ``long`` beyond.
+
+    Both are asked for all of their sizes at once.
+    """
+    n_short = sum(size <= most_bytes for size in sizes)
+    parts = (short, sizes[:n_short]), (long, sizes[n_short:])
+    return np.concatenate([price(some) for price, some in parts if some])
 
 
-def _allgather(prices: _Prices, block: float) -> float:
-    if block * prices.n < SHORT_GATHERED_BYTES:
-        return prices.doubling_s(lambda k: block * (1 << k))
-    return prices.ring_s(block)
+def _parts(sizes: Sizes, n_parts: float) -> Sizes:
+    return tuple(size / n_parts for size in sizes)
 
 
-def _allreduce(prices: _Prices, n_bytes: int) -> float:
-    if n_bytes <= SHORT_REDUCE_BYTES:
-        return prices.doubling_s(lambda _k: n_bytes)
-    return 2 * prices.doubling_s(lambda k: n_bytes / (2 << k))
+def _bcast(prices: _Prices, sizes: Sizes) -> FloatArray:
+    def long(sizes: Sizes) -> FloatArray:
+        blocks = _parts(sizes, prices.n)
+        return prices.tree_s(blocks, parts=True) + _allgather(prices, blocks)
+
+    most_bytes = math.inf if prices.n < 8 else SHORT_BCAST_BYTES - 1
+    return _by_size(sizes, most_bytes, lambda some: prices.tree_s(some, parts=False), long)
 
 
-def _reduce(prices: _Prices, n_bytes: int) -> float:
-    if n_bytes <= SHORT_REDUCE_BYTES:
-        return prices.tree_s(lambda _n: n_bytes)
-    block = n_bytes / prices.n
-    return prices.doubling_s(lambda k: n_bytes / (2 << k)) + prices.tree_s(lambda n: n * block)
+def _allgather(prices: _Prices, sizes: Sizes) -> FloatArray:
+    most_bytes = (SHORT_GATHERED_BYTES - 1) / prices.n
+    return _by_size(sizes, most_bytes, lambda some: prices.doubling_s(some, 2.0), prices.ring_s)
 
 
-def _alltoall(prices: _Prices, n_bytes: int) -> float:
-    if n_bytes <= SHORT_BLOCK_BYTES:
-        return prices.shifts_s(prices.powers, n_bytes * prices.n / 2)
+def _allreduce(prices: _Prices, sizes: Sizes) -> FloatArray:
+    def long(sizes: Sizes) -> FloatArray:
+        return 2 * prices.doubling_s(_parts(sizes, 2), 0.5)
+
+    return _by_size(sizes, SHORT_REDUCE_BYTES, prices.doubling_s, long)
+
+
+def _reduce(prices: _Prices, sizes: Sizes) -> FloatArray:
+    def long(sizes: Sizes) -> FloatArray:
+        tree_s = prices.tree_s(_parts(sizes, prices.n), parts=True)
+        return prices.doubling_s(_parts(sizes, 2), 0.5) + tree_s
+
+    return _by_size(sizes, SHORT_REDUCE_BYTES, lambda some: prices.tree_s(some, parts=False), long)
+
+
+def _alltoall(prices: _Prices, sizes: Sizes) -> FloatArray:
     distances = range(1, prices.n)
-    lost_s = retransmission_s(prices.model, n_bytes)
-    if n_bytes > LONG_BLOCK_BYTES:
-        return prices.shifts_s(distances, n_bytes) + lost_s
-    # All messages are in flight at once: latencies overlap, busy times of interfaces and links add.
-    together_s = prices.shifts_s(distances, n_bytes) - prices.shifts_s(distances, 0)
-    return prices.shifts_s([max(distances, default=1)], 0) + max(together_s, 0.0) + lost_s
+
+    def lost_s(sizes: Sizes) -> FloatArray:
+        return np.array([retransmission_s(prices.model, int(size)) for size in sizes])
+
+    def short(sizes: Sizes) -> FloatArray:
+        return prices.shifts_s(prices.powers, _parts(sizes, 2 / prices.n))
+
+    def at_once(sizes: Sizes) -> FloatArray:
+        # All messages are in flight at once: latencies overlap, busy times add.
+        together_s = prices.shifts_s(distances, sizes) - prices.shifts_s(distances, (0.0,))
+        alone_s = prices.shifts_s([max(distances, default=1)], (0.0,))
+        return alone_s + np.maximum(together_s, 0.0) + lost_s(sizes)
+
+    def in_turns(sizes: Sizes) -> FloatArray:
+        return prices.shifts_s(distances, sizes) + lost_s(sizes)
+
+    def long(sizes: Sizes) -> FloatArray:
+        return _by_size(sizes, LONG_BLOCK_BYTES, at_once, in_turns)
+
+    return _by_size(sizes, SHORT_BLOCK_BYTES, short, long)
 
 
-def _scatter(prices: _Prices, n_bytes: int) -> float:
-    return prices.tree_s(lambda n: n * n_bytes)
+def _scatter(prices: _Prices, sizes: Sizes) -> FloatArray:
+    return prices.tree_s(sizes, parts=True)
 
 
-def _reduce_scatter(prices: _Prices, n_bytes: int) -> float:
-    total = n_bytes * prices.n
-    if total < SHORT_GATHERED_BYTES:
-        return prices.doubling_s(lambda k: total / (2 << k))
-    return prices.shifts_s(range(1, prices.n), n_bytes)
+def _reduce_scatter(prices: _Prices, sizes: Sizes) -> FloatArray:
+    most_bytes = (SHORT_GATHERED_BYTES - 1) / prices.n
+
+    def short(sizes: Sizes) -> FloatArray:
+        return prices.doubling_s(_parts(sizes, 2 / prices.n), 0.5)
+
+    def long(sizes: Sizes) -> FloatArray:
+        return prices.shifts_s(range(1, prices.n), sizes)
+
+    return _by_size(sizes, most_bytes, short, long)
 
 
-def _barrier(prices: _Prices, _n_bytes: int) -> float:
-    return prices.shifts_s(prices.powers, 0)
+def _barrier(prices: _Prices, sizes: Sizes) -> FloatArray:
+    return prices.shifts_s(prices.powers, (0.0,) * len(sizes))
 
 
-_PRIORS: Mapping[str, Callable[[_Prices, int], float]] = {
+_PRIORS: Mapping[str, Callable[[_Prices, Sizes], FloatArray]] = {
     "bcast": _bcast,
     "allreduce": _allreduce,
     "reduce": _reduce,
@@ -248,13 +322,13 @@ def native_priors(model: GridModel) -> dict[str, TimesBySize]:
     found = {}
     for name, price in _PRIORS.items():
         sizes = affordable(name, prices.n, PRIOR_SIZES)
-        found[name] = TimesBySize(sizes, tuple(float(price(prices, size)) for size in sizes))
+        found[name] = TimesBySize(sizes, tuple(price(prices, sizes).tolist()))
     return found
 
 
 def native_prior_s(collective: str, model: GridModel, n_bytes: int) -> float:
     """Return the same for one call in seconds, rounded so that all ranks have the same value."""
-    return float(f"{_PRIORS[collective](_Prices(model), n_bytes):.3g}")
+    return float(f"{_PRIORS[collective](_Prices(model), (n_bytes,))[0]:.3g}")
 
 
 def add_priors(model: GridModel) -> GridModel:
