@@ -220,7 +220,10 @@ class _Link:
 
     def __init__(self, channel: End, budget_bytes: int) -> None:
         self.channel = channel
-        self.budget_left_bytes = budget_bytes
+        # Trains that are repeated on a busy day must leave enough for a message of the longest
+        # size: otherwise a rate that handshakes limit is taken for that of all longer messages.
+        self._reserve_bytes = min(BASE_SIZES[-1], budget_bytes // 4)
+        self.budget_left_bytes = budget_bytes - self._reserve_bytes
         self.gaps_s: dict[int, float] = {}
         self.lone_s: dict[int, float] = {}
         self.opened_bytes = 0  # most bytes that were in flight at once
@@ -237,6 +240,11 @@ class _Link:
             trips_s.append(self.channel.round_trip_s(0))
             going = self.channel.agree(int(not are_enough_trips(trips_s)))
         return min(trips_s)
+
+    def spend_reserve(self) -> None:
+        """Allow to send what was held back for the longest of `BASE_SIZES`."""
+        self.budget_left_bytes += self._reserve_bytes
+        self._reserve_bytes = 0
 
     def is_far(self) -> bool:
         """Whether a round trip is so long that handshakes and windows show in a lone message."""
@@ -435,7 +443,8 @@ def quick_plogp(channel: End, budget_bytes: int = BUDGET_BYTES) -> PLogP | None:
         if not channel.agree(int(_is_on_line(samples, low, high))):
             middle = high // 2
             samples[middle] = link.sample(middle)
-    if link.affords(4 * longest):
+    link.spend_reserve()
+    if link.affords(longest):
         samples[longest] = link.sample(longest)
     while middle := channel.agree(middle_of_step(samples, link.empty_s)):
         if not link.affords(middle):

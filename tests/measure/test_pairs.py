@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import combinations
 
 import numpy as np
@@ -55,6 +56,31 @@ def test_a_budget_is_kept(bytes_per_s: float, budget_bytes: int) -> None:
     found = quick_plogp(link, budget_bytes)
     assert found is not None
     assert link.n_bytes <= budget_bytes
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_repeated_trains_leave_enough_for_the_longest_size(seed: int) -> None:
+    """It shows that the handshake of each message of 64 KiB does not limit longer ones."""
+    luck = random.Random(seed)
+
+    class Busy(ReferenceLink):
+        def gap_s(self, n_bytes: int) -> float:
+            return super().gap_s(n_bytes) * (1.35 if n_bytes == 1 << 16 else 1.0)
+
+        def train(self, n_bytes: int, n_messages: int) -> tuple[float, float]:
+            half_s, took_s = super().train(n_bytes, n_messages)
+            busy = 1 + max(0.0, luck.gauss(0, 0.35))
+            return half_s * luck.uniform(0.3, 1) * busy, took_s * busy
+
+        def round_trip_s(self, n_bytes: int) -> float:
+            return super().round_trip_s(n_bytes) + abs(luck.gauss(0, 2e-3))
+
+    link = Busy(14e-3, 12.5e6)
+    found = quick_plogp(link)
+    assert found is not None
+    assert max(found.sizes_bytes) >= pairs.BASE_SIZES[-1]
+    assert found.gap(1 << 20) == pytest.approx(link.gap_s(1 << 20), rel=0.4)
+    assert link.n_bytes <= BUDGET_BYTES
 
 
 def test_time_in_proportion_needs_no_larger_sizes() -> None:
