@@ -128,36 +128,6 @@ class Channel:
         self.send(memoryview(later_ns.to_bytes(8, "little")))
         return 0.0, 0.0
 
-    def trains(self, n_bytes: int, n_messages: int) -> tuple[float, float]:
-        """Return the same of the train to the other end, while that one sends a train to us.
-
-        Both ends call it at once, and each times its own train.
-        """
-        word = memoryview(bytearray(8))
-        slots = [memoryview(bytearray(n_bytes)) for _ in range(n_messages)]
-        given = memoryview(bytes(n_bytes))
-        start = time.perf_counter()
-        coming = [self.comm.Irecv([slot, MPI.BYTE], self.peer, _TAG) for slot in slots]
-        going = [self.comm.Isend([given, MPI.BYTE], self.peer, _TAG) for _ in slots]
-        report = self.comm.Irecv([word, MPI.BYTE], self.peer, _TAG)
-        halfway = took_s = 0.0
-
-        def all_done() -> bool:
-            nonlocal halfway, took_s
-            if not halfway and coming[n_messages // 2 - 1].Test():
-                halfway = time.perf_counter()
-            if len(going) == n_messages and MPI.Request.Testall(coming):
-                now = time.perf_counter()
-                later_ns = int((now - (halfway or now)) * 1e9)  # one poll may find all of them
-                later = memoryview(later_ns.to_bytes(8, "little"))
-                going.append(self.comm.Isend([later, MPI.BYTE], self.peer, _TAG))
-            if not took_s and report.Test():
-                took_s = time.perf_counter() - start
-            return took_s > 0 and len(going) > n_messages and MPI.Request.Testall(going)
-
-        wait_politely(all_done, PoliteWait(_PROBE_SPIN_S))
-        return took_s - int.from_bytes(word, "little") * 1e-9, took_s
-
     def exchange(self, n_bytes: int) -> tuple[float, float, float]:
         """Send a message and get an answer; return the round trip, ``os`` and ``or``.
 
