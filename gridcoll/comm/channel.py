@@ -43,8 +43,7 @@ class Bands:
     """Bands of a communicator's own tags, each for one call at a time.
 
     Non-blocking calls use up to `N_AT_ONCE` bands in turn, because all ranks start them in the same
-    order. Persistent calls may start in any order, so each has a band of its own until it is
-    freed.
+    order. Persistent calls may start in any order, so each has a band of its own until it is freed.
     """
 
     def __init__(self, comm: MPI.Intracomm, bands: Sequence[MPITransport]) -> None:
@@ -129,8 +128,9 @@ would need a private communicator, which takes as long to make as the child."""
 FEWEST_CHILD_BANDS = 4
 """Fewest bands of a child: for a blocking call, two others at once, and a persistent one."""
 
-MOST_OWN = 4
-"""A communicator keeps at most one in this many of its tags if its children get fewer bands."""
+OWN_DIVISOR_OF_FEW = 4
+"""The same as `OWN_DIVISOR` if there are so few tags that one in eight is less than all bands need.
+"""
 
 MOST_SLOTS = 4096
 """Most slots that a group chooses from: its ranks exchange one bit for each slot."""
@@ -338,7 +338,9 @@ class Channel:
     def _divide(self) -> None:
         """Divide the tags, once, into our own and those for children."""
         if not self._is_divided and self._tags is not None:
-            n_wanted = min(self._private.n_bands * FEWEST_TAGS, len(self._tags) // MOST_OWN)
+            n_wanted = min(
+                self._private.n_bands * FEWEST_TAGS, len(self._tags) // OWN_DIVISOR_OF_FEW
+            )
             n_own = max(len(self._tags) // OWN_DIVISOR, n_wanted, self._private.min_tags)
             self._reserve = Place(self._private, self._ranks, self._tags[n_own:])
             self._tags = self._tags[:n_own]
