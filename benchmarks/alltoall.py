@@ -16,10 +16,10 @@ import argparse
 import re
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from on_grids import GRIDS, RESULTS, ROOT, Row, bench_on, milliseconds, read_rows
 
 from gridcoll.cli.models import load_model

@@ -14,8 +14,9 @@ import json
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 
+from msgspec import Struct
+from msgspec.structs import asdict
 from on_grids import (
     GRIDS,
     MPIS,
@@ -38,8 +39,7 @@ TOLERANCE = 0.10
 """The chosen candidate may take longer than the best measured one by at most this fraction."""
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """One candidate of one call. ``off`` is (predicted - measured) / measured."""
 
     grid: str

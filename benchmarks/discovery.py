@@ -11,10 +11,10 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from mpi4py import MPI
+from msgspec.structs import replace
 
 from gridcoll.bench.runs import mpi_name
 from gridcoll.measure.clusters import find_grid

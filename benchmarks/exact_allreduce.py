@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from itertools import product
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gridcoll.model.bounds import limit_s
 from gridcoll.model.gridmodel import declared_model
@@ -30,8 +32,7 @@ SEGMENT_BYTES = 12_500
 """The bytes that 100 Mbit/s carry in a slot."""
 
 
-@dataclass
-class Program:
+class Program(Struct):
     """Rows ``lower <= sum of coefficients times variables``, all variables 0 or 1."""
 
     n: int = 0

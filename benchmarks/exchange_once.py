@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 from mpi4py import MPI
+from msgspec.structs import asdict
 
 from gridcoll.bench.runs import Row, mpi_name, trials_of
 from gridcoll.cli.models import load_model

@@ -22,10 +22,10 @@ import math
 import random
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
 
 from apps.calls import mix
+from msgspec import Struct
 from unlike_grids import random_grid
 
 from gridcoll.measure.learning.arms import arms_of, competitors, limit_of_calls
@@ -49,8 +49,7 @@ N_PROFILES = 4
 """Number of sets of entry times per kind of call. Each call uses a random one."""
 
 
-@dataclass
-class Way:
+class Way(Struct):
     """A candidate for a call: its arm, and its seconds by set of entry times."""
 
     arm: Arm
@@ -61,8 +60,7 @@ class Way:
         return sum(self.took_s) / len(self.took_s)
 
 
-@dataclass
-class Calls:
+class Calls(Struct):
     """Calls of one kind: the competing candidates, and the skew of ranks by set of entry times.
 
     ``behind_s`` is how long before the last rank's entry the call could begin. A broadcast begins
@@ -90,8 +88,7 @@ class LateSimulation(_Simulation):
         super()._schedule(max(time, came_s), kind, rank, index)
 
 
-@dataclass
-class Played:
+class Played(Struct):
     """Seconds of the calls by half: with learning, by the best candidate, and without learning."""
 
     took_s: list[float]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass
-class ReferenceLink:
+class ReferenceLink(Struct):
     """The active end of a link, as `gridcoll.measure.pairs` uses it.
 
     It has a latency, a rate, and a window: the bytes that a flow may send before they are

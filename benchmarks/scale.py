@@ -20,10 +20,11 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict
 from rich.console import Console
 from rich.table import Table
 
@@ -59,8 +60,7 @@ MAX_WALKED_MESSAGES = 150_000
 """About how many ranks' programs are counted, and the largest plan that is walked, in messages."""
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Struct, frozen=True):
     """One declared grid: hosts by cluster, ranks per host, latencies between clusters in s."""
 
     hosts: tuple[int, ...]
@@ -131,8 +131,7 @@ GRIDS: dict[str, Callable[[], Place]] = {
 }
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Struct, frozen=True):
     """One call on one grid."""
 
     grid: str

@@ -24,10 +24,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 from rich.console import Console
 from rich.table import Table
 from scale import Place, planar_latencies
@@ -77,8 +78,7 @@ SIMULATION_OPTIONS = (
 """Use the rates of the platform unchanged. The program itself adds the latencies."""
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Struct, frozen=True):
     """One call on one grid. Times are in seconds, and None if left out or failed."""
 
     n_ranks: int

@@ -16,10 +16,10 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from compileall import compile_dir
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from on_grids import RESULTS, ROOT, Row, read_rows
 
 from gridcoll.files import write_atomically
@@ -29,8 +29,7 @@ from gridcoll.testbed.testbed import Testbed
 from gridcoll.topology.gridfile import read_gridfile
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(Struct, frozen=True):
     """A third-party program.
 
     In its arguments, ``{there}`` is the folder that has it and ``{half}`` is half the number of

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 PREFIX = "GRIDCOLL_"
 
 
-@dataclass(frozen=True)
-class Variable:
+class Variable(Struct, frozen=True):
     """An environment variable.
 
     ``values`` describes its possible values, for people. ``option`` says whether ``gridcoll run``

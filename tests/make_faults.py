@@ -21,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +28,7 @@ from typing import Any
 from unittest import mock
 
 import click
+from msgspec import Struct
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -50,8 +50,7 @@ class FaultError(click.ClickException):
     """A fault that cannot be made, or tests that fail without one."""
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """A fault; see faults.toml."""
 
     name: str

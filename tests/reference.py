@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from gridcoll.constants import RECEIVES_POSTED
 from gridcoll.engine.counting import CountingTransport, Sent
@@ -14,8 +15,7 @@ from gridcoll.plan.dataflow import dataflow
 from gridcoll.plan.plan import Plan
 
 
-@dataclass
-class _Message:
+class _Message(Struct):
     """One transfer. A send is complete only when it is received, as MPI promises nothing more."""
 
     view: memoryview
@@ -25,8 +25,7 @@ class _Message:
         return self.received
 
 
-@dataclass
-class _Receive:
+class _Receive(Struct):
     network: dict[tuple[int, int, int], _Message]
     key: tuple[int, int, int]
     view: memoryview
@@ -42,10 +41,9 @@ class _Receive:
         return True
 
 
-@dataclass
-class _LoopTransport:
+class _LoopTransport(Struct):
     rank: int
-    network: dict[tuple[int, int, int], _Message] = field(repr=False)
+    network: dict[tuple[int, int, int], _Message]
 
     def isend(self, view: memoryview, peer: int, tag: int) -> _Message:
         message = self.network[self.rank, peer, tag] = _Message(view)

@@ -12,11 +12,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 import gridcoll
 
@@ -57,8 +57,7 @@ COMM_FRONT = {"comm/__init__.py", "comm/communicator.py"}
 """The communicator is composed of `comm.methods`, which use the rest of `comm`."""
 
 
-@dataclass(frozen=True)
-class Sources:
+class Sources(Struct, frozen=True, dict=True):
     """Syntax trees of the package's files by place, as ``plan/ops.py``."""
 
     trees: Mapping[str, ast.Module]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
+from msgspec import Struct
 
 from gridcoll.comm.communicator import GridComm
 from gridcoll.comm.decisions import ANY, Semantics
@@ -29,8 +29,7 @@ from gridcoll.plan.natives import NATIVE, NONBLOCKING
 from gridcoll.topology.grid import Grid
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """One variant of a call: each rank runs ``reset``, then ``step``, then ``verify``."""
 
     variant: str
@@ -42,8 +41,7 @@ class Trial:
     store_and_forward_s: float | None = None
 
 
-@dataclass(frozen=True)
-class _Call:
+class _Call(Struct, frozen=True):
     """A call of ``n_bytes``: mpi4py's method and its arguments."""
 
     n_bytes: int
@@ -257,8 +255,7 @@ SHORT_CALLS_FACTOR = 5
 """Short calls get up to this many times as many runs."""
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Struct, frozen=True):
     """One row of a benchmark's table: one variant at one size. Times are those of the last rank.
 
     ``limit_s`` is the lower bound, 0 if nothing limits the call, as in shared memory.

@@ -7,8 +7,9 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from gridcoll.errors import FileError, UsageError
 from gridcoll.files import make_directory, write_atomically
@@ -124,8 +125,7 @@ def find_simgrid(place: str = "") -> Path:
     return Path(found).resolve()
 
 
-@dataclass(frozen=True)
-class Folder:
+class Folder(Struct, frozen=True):
     """A folder with the files of a platform, its hosts, and a trace to replay."""
 
     path: Path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -12,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from gridcoll.cli.options import JSON
 from gridcoll.errors import GridcollError
@@ -213,7 +213,7 @@ def _as_data(job: JobFacts, findings: list[Finding]) -> dict[str, Any]:
     """Return the page as plain data. Names end in their units."""
     return {
         "ok": all(finding.severity == "note" for finding in findings),
-        "findings": [dataclasses.asdict(finding) for finding in findings],
+        "findings": [msgspec.to_builtins(finding) for finding in findings],
         "mpi": job.ranks[0].mpi_version,
         "gridcoll": job.ranks[0].gridcoll,
         "engines": sorted({facts.engine for facts in job.ranks}),
@@ -239,7 +239,7 @@ def _as_data(job: JobFacts, findings: list[Finding]) -> dict[str, Any]:
         "clusters": [
             {"name": cluster.name, "ranks": list(cluster.ranks)} for cluster in job.grid.clusters
         ],
-        "links": [dataclasses.asdict(link) for link in job.links],
+        "links": [msgspec.to_builtins(link) for link in job.links],
     }
 
 

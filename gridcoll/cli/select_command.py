@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
+from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
@@ -33,8 +33,7 @@ from gridcoll.topology.units import format_duration
 ALLREDUCE_BYTES = 56  # an ALLREDUCE is seven doubles at most (paper 004, §2)
 
 
-@dataclass(frozen=True)
-class PlacementGrid:
+class PlacementGrid(Struct, frozen=True):
     """A grid whose clusters are chosen among.
 
     ``rank_hosts`` holds (host, cluster) of every rank; ``model()`` is the grid's model with pLogP.

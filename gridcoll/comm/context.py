@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
 from functools import cached_property
 from operator import index
 from typing import NamedTuple, SupportsIndex
 
 from mpi4py import MPI
+from msgspec import Struct
 
 from gridcoll.comm.channel import Channel, Place, place_of
 from gridcoll.comm.decisions import ANY, Decision, Decisions, Semantics
@@ -46,8 +46,7 @@ Read = Callable[..., None]
 """Reads the arguments of a call and executes it. Takes the same arguments as `FastCall`."""
 
 
-@dataclass(frozen=True)
-class ClusterComms:
+class ClusterComms(Struct, frozen=True):
     """Communicators along the clusters of a grid."""
 
     intra: MPI.Intracomm

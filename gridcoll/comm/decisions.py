@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gridcoll.comm.settings import Settings
 from gridcoll.constants import SHORT_IN_ORDER_BYTES
@@ -64,8 +66,7 @@ ANY = Semantics()
 PLAIN = Semantics(no_variants=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """What this rank does in a call of one kind."""
 
     flow: Dataflow | None

@@ -13,11 +13,12 @@ import math
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakSet
 
 from mpi4py import MPI
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gridcoll.comm.decisions import ANY, Decision, Decisions, Semantics, size_class
 from gridcoll.comm.following import Following, News
@@ -70,8 +71,7 @@ def _save_all() -> None:
 atexit.register(_save_all)
 
 
-@dataclass
-class _Call:
+class _Call(Struct):
     """A call that was decided; ``has_run`` is false until it ran."""
 
     kind: Kind

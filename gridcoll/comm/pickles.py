@@ -15,12 +15,12 @@ import gc
 import pickle
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate
 from typing import Any
 
 from mpi4py import MPI
+from msgspec import Struct
 
 HEADER_BYTES = 256
 """Length of the head, if many ranks send at once."""
@@ -43,8 +43,7 @@ class Kind(IntEnum):
     """A pickle to be combined by one of MPI's predefined operations."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pickled:
+class Pickled(Struct, frozen=True):
     """An object about to be sent."""
 
     data: bytes

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
+
+from msgspec import Struct, field
 
 from gridcoll import release
 from gridcoll.errors import UsageError, listed, nearly
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """The settings; `read_settings` validates them."""
 
     grid_file: str = ""

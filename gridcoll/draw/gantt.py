@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
 
 from gridcoll.draw.figures import new_figure
 from gridcoll.plan.cost import Timeline
@@ -36,8 +37,7 @@ LABELS: dict[Kind, str] = {
 GLYPHS: dict[Kind, str] = {"send far": "█", "send near": "▓", "receive": "░", "compute": "▞"}
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """The time that an op takes on its rank."""
 
     kind: Kind

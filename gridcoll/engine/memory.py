@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from gridcoll.errors import PlanError
 from gridcoll.plan.dataflow import Dataflow
@@ -91,8 +91,7 @@ def byte_memory(flow: Dataflow, source: memoryview, into: memoryview) -> ByteMem
     return ByteMemory(into, source, memoryview(np.empty(flow.scratch_units, np.uint8).data))
 
 
-@dataclass(frozen=True, slots=True)
-class Pieces:
+class Pieces(Struct, frozen=True):
     """A chunk that spans several parts, sent as one message."""
 
     views: tuple[memoryview, ...]
@@ -102,8 +101,7 @@ class Pieces:
         return sum(map(len, self.views))
 
 
-@dataclass(frozen=True, slots=True)
-class Typed:
+class Typed(Struct, frozen=True):
     """Memory described by a datatype; MPI packs and unpacks it.
 
     ``spec`` is an `MPI.buffer`, a count and a datatype, as mpi4py takes them. ``nbytes`` is the

@@ -20,11 +20,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
 from mpi4py import MPI
+from msgspec import Struct
 
 from gridcoll.engine.executor import Run, Transport
 from gridcoll.engine.transport import n_tags
@@ -37,8 +37,7 @@ _WAIT_S = 10e-3  # between two polls; the thread wakes the waiter earlier when a
 _NOTHING = (memoryview(bytearray(0)), MPI.BYTE)
 
 
-@dataclass(frozen=True, eq=False)
-class Job:
+class Job(Struct, frozen=True, eq=False):
     """A program to run for a request."""
 
     transport: Transport
@@ -48,8 +47,7 @@ class Job:
     """Called in the thread at each start. Returns the run, and a function to call at its end."""
 
 
-@dataclass(eq=False)
-class _Run:
+class _Run(Struct, eq=False):
     job: Job
     complete: Callable[[], None]
     begun: tuple[Run, Callable[[], None]] | None = None

@@ -10,10 +10,10 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 
 from mpi4py import MPI
+from msgspec import Struct
 
 from gridcoll.engine import compiled
 from gridcoll.engine.compiled import CompiledRun, Prepared
@@ -60,8 +60,7 @@ class _MethodDef(ctypes.Structure):
     ]
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(Struct, frozen=True):
     """Requirements for a buffer argument, which must also be contiguous."""
 
     place: int

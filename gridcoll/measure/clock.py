@@ -10,10 +10,10 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from mpi4py import MPI
+from msgspec import Struct
 
 from gridcoll.engine.memory import ElementMemory
 from gridcoll.engine.runner import run_program
@@ -34,8 +34,7 @@ MOST_SHARING_A_HOST = 64
 _TAG = 2
 
 
-@dataclass(frozen=True)
-class CommonClock:
+class CommonClock(Struct, frozen=True):
     """``offset_s`` added to this rank's `time.monotonic` gives that of rank 0."""
 
     offset_s: float

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 from mpi4py import MPI
+from msgspec.structs import replace
 
 from gridcoll.engine.memory import ByteMemory
 from gridcoll.engine.runner import run_program

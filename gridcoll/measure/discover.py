@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
 from functools import partial
 
 from mpi4py import MPI
+from msgspec.structs import replace
 
 from gridcoll.errors import GridcollError
 from gridcoll.measure.clock import find_clock

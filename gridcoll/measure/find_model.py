@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
 from mpi4py import MPI
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gridcoll.engine.agreement import from_root, require_equal, tell_all, together
 from gridcoll.errors import FileError, UsageError
@@ -31,8 +32,7 @@ MOST_MODELS = 32
 dropped."""
 
 
-@dataclass(frozen=True)
-class Remembered:
+class Remembered(Struct, frozen=True):
     """A model, and the processes that it describes."""
 
     processes: tuple[int, ...]
@@ -104,8 +104,7 @@ HelloRow: TypeAlias = tuple[str, str, list[str], list[str]]
 """Host, machine, keys of the remembered models, and keys of those that contain all processes."""
 
 
-@dataclass(frozen=True)
-class Hello:
+class Hello(Struct, frozen=True):
     """What a rank tells the others at the start."""
 
     source: str
@@ -118,8 +117,7 @@ class Hello:
     """What is sent to the other ranks."""
 
 
-@dataclass(frozen=True)
-class _Hellos:
+class _Hellos(Struct, frozen=True):
     """What all ranks told each other."""
 
     hello: Hello

@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
+from msgspec import Struct
 
 from gridcoll.engine.waiting import wait_for_all, wait_politely
 from gridcoll.measure.clusters import Progress, silent
@@ -164,8 +164,7 @@ def measure_flows_together(
     return rates
 
 
-@dataclass
-class GrowingRuns:
+class GrowingRuns(Struct):
     """Runs of all flows of a pair, each twice as long as the one before, until one is conclusive.
 
     The first run has half the length of the shortest one that may be conclusive. A run is
@@ -178,7 +177,7 @@ class GrowingRuns:
     one_flow_bytes_per_s: float
     trip_s: float
     full_factor: float = WORTHWHILE_GAIN
-    n_messages: int = field(init=False)
+    n_messages: int = 0
     """Messages of each flow in this run."""
     bytes_per_s: float = 0.0
     """Rate of all flows together in the last run."""
@@ -369,8 +368,7 @@ def _rates(
     return rates
 
 
-@dataclass(frozen=True)
-class _Flows:
+class _Flows(Struct, frozen=True):
     """A rank's part in a round: it sends to its ``peers``, or receives from them if not ``active``.
 
     ``same_side`` are the ranks that do the same as this one, itself included. ``opposite`` are the

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from mpi4py import MPI
+from msgspec.structs import replace
 
 from gridcoll.engine.agreement import tell_all
 from gridcoll.engine.waiting import wait_for_all

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
+from msgspec import Struct
 
 from gridcoll.engine.natives import native_call
 from gridcoll.measure.clock import FIRST_RUN_COUNTS_S, Series, find_clock
@@ -78,8 +78,7 @@ TOO_LONG_S = 10.0
 """If the plain native takes longer, its variants are not timed."""
 
 
-@dataclass(frozen=True)
-class NativeTimes:
+class NativeTimes(Struct, frozen=True):
     """Times of one collective: those of the plain native, and those of its variants by name.
 
     ``n_runs`` is the number of runs that each time is the median of, by native and size.

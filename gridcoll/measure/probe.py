@@ -10,10 +10,10 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 
 from mpi4py import MPI
+from msgspec import Struct
 
 from gridcoll.engine.waiting import PoliteWait, wait_politely
 from gridcoll.model.plogp import PLogP
@@ -54,8 +54,7 @@ def _wait(request: MPI.Request) -> None:
     wait_politely(request.Test, PoliteWait(_PROBE_SPIN_S))
 
 
-@dataclass(frozen=True)
-class Channel:
+class Channel(Struct, frozen=True):
     """One end of a link under measurement."""
 
     comm: MPI.Intracomm
@@ -173,8 +172,7 @@ def measure_latency(channel: Channel, longest_s: float = 0.2) -> tuple[float, fl
     return min(trips_s) / 2, statistics.median(trips_s) / 2
 
 
-@dataclass
-class Sample:
+class Sample(Struct):
     """Measurements of one size: gap, one-way time, and both ends' overheads."""
 
     gap_s: float

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import takewhile
 
 from mpi4py import MPI
+from msgspec.structs import replace
 
 from gridcoll.constants import ANNOUNCED_BYTES
 from gridcoll.engine.compiled import prepare

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 from mpi4py import MPI
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gridcoll.engine.natives import native_call
 from gridcoll.measure.clock import FIRST_RUN_COUNTS_S, CommonClock, Series, find_clock
@@ -50,8 +51,7 @@ _Durations = dict[tuple[str, str], list[float]]
 """Seconds of the runs of each candidate, by its name and label."""
 
 
-@dataclass
-class _SizeResult:
+class _SizeResult(Struct):
     """Results at one size."""
 
     factors: dict[str, float]

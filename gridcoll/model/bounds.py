@@ -9,10 +9,10 @@ time of a message over all paths together, `model.flow_bounds` that of all resou
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
+from msgspec.structs import replace
 
 from gridcoll.errors import UsageError
 from gridcoll.model.arborescence import shortest_paths

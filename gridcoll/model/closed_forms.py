@@ -7,8 +7,9 @@ equal in the one-port full-duplex pLogP model; otherwise ``remark`` says how the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from gridcoll.errors import UsageError
 from gridcoll.model.plogp import PLogP
@@ -21,8 +22,7 @@ REQUEST_BYTES = 1
 """Size of a rendezvous request and of its answer; the tables count ``g(1)`` for each."""
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(Struct, frozen=True):
     """A broadcast in a homogeneous cluster, with the letters of the tables."""
 
     link: PLogP
@@ -81,8 +81,7 @@ class Call:
         return self.n_others.bit_length()
 
 
-@dataclass(frozen=True)
-class ClosedForm:
+class ClosedForm(Struct, frozen=True):
     """A row of the tables."""
 
     name: str
@@ -183,8 +182,7 @@ CLOSED_FORMS: dict[str, ClosedForm] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class ScatterCost:
+class ScatterCost(Struct, frozen=True):
     """A row of the table."""
 
     name: str
@@ -237,8 +235,7 @@ PAPER_CONTENTION = 2.0 / 3.0
 for others."""
 
 
-@dataclass(frozen=True)
-class AlltoallBound:
+class AlltoallBound(Struct, frozen=True):
     """One bound: ``per_message_s`` is the time that each of the P - 1 messages adds to ``L``."""
 
     name: str

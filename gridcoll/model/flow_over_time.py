@@ -8,8 +8,9 @@ path of latency ``L`` has carried data for ``T - L``. The maximum flow over time
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from itertools import product
+
+from msgspec import Struct
 
 from gridcoll.model.plogp import FloatArray
 from gridcoll.model.wires import Wires
@@ -18,8 +19,7 @@ MOST_PATHS = 64
 """The search ends after this many paths; the length of the last one is then the lower bound."""
 
 
-@dataclass
-class _Arc:
+class _Arc(Struct):
     """An arc of the residual network; ``reverse`` is the index of the opposite arc."""
 
     end: int

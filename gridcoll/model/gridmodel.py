@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Literal, TypeVar, overload
 
 import msgspec
 import numpy as np
+from msgspec import Struct, field
 
 from gridcoll.constants import ANNOUNCED_BYTES, UNLIKE_INTERFACES, WINDOWS_LIMIT
 from gridcoll.errors import UsageError
@@ -60,8 +60,7 @@ class TimesBySize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return TimesBySize(tuple(sizes), tuple(by_size[size] for size in sizes))
 
 
-@dataclass(frozen=True)
-class SlowHosts:
+class SlowHosts(Struct, frozen=True):
     """Hosts of one cluster whose interfaces are slower than those of its other hosts, if any."""
 
     cluster: int
@@ -80,8 +79,7 @@ MOST_CACHED, LARGEST_CACHED = 64, 8192
 in each array: 8 MiB in all."""
 
 
-@dataclass(frozen=True)
-class GridModel:
+class GridModel(Struct, frozen=True, dict=True):
     """A grid and the pLogP of its links."""
 
     grid: Grid
@@ -500,8 +498,7 @@ FEWEST_PER_CLUSTER = 2
 """One rank alone would have no messages inside its cluster."""
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """Some ranks of every cluster; all ranks of a small grid."""
 
     model: GridModel

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import overload
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gridcoll.errors import UsageError
 
@@ -16,8 +17,7 @@ LONG_BYTES = 1 << 20
 """The rate of a link is computed from the gap of a message of this length."""
 
 
-@dataclass(frozen=True)
-class PLogP:
+class PLogP(Struct, frozen=True):
     """Parameterised LogP of one link (Kielmann et al. 2000).
 
     A message of ``m`` bytes sent at time 0 arrives at ``L + g(m)``; the next may be sent at

@@ -10,12 +10,12 @@ optimum. A general LP solver takes as long and would be one more dependency.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from gridcoll.errors import UsageError
 from gridcoll.model.plogp import FloatArray
@@ -54,8 +54,7 @@ def direct_routes(n_clusters: int) -> BoolArray:
     return found
 
 
-@dataclass(frozen=True)
-class Routes:
+class Routes(Struct, frozen=True):
     """How a demand is spread over routes."""
 
     shares: FloatArray

@@ -7,8 +7,9 @@ grid stays as it is, but plans are made with a model in which such hosts are a c
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import lru_cache
+
+from msgspec.structs import replace
 
 from gridcoll.model.gridmodel import CHANGED_SOURCE, GridModel, ModelKey
 from gridcoll.model.plogp import LONG_BYTES, PLogP

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -48,7 +47,7 @@ class _Link(msgspec.Struct, forbid_unknown_fields=True):
     one_way_s: tuple[NotNegative, ...]
 
 
-_LINK_FIELDS = tuple(field.name for field in fields(PLogP))
+_LINK_FIELDS = PLogP.__struct_fields__
 
 
 class _Runs(msgspec.Struct, forbid_unknown_fields=True):

@@ -19,10 +19,10 @@ differently on another processor: all ranks must find the same trees.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
 
 from gridcoll.model.arborescence import cheapest_arborescence, shortest_paths
 from gridcoll.model.plogp import FloatArray
@@ -36,8 +36,7 @@ MOST_TOPS = 4
 """Trees with limited path lengths are grown from this many kinds of hosts, the most central."""
 
 
-@dataclass(frozen=True)
-class Platform:
+class Platform(Struct, frozen=True):
     """Kinds of hosts; hosts of a kind are alike. All fields are hashable, for use as a key."""
 
     counts: tuple[int, ...]
@@ -60,15 +59,13 @@ class Platform:
         return tuple(kind for kind, count in enumerate(self.counts) for _ in range(count))
 
 
-@dataclass(frozen=True)
-class HostTree:
+class HostTree(Struct, frozen=True):
     """The parent of each host, -1 at the top."""
 
     parents: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Packing:
+class Packing(Struct, frozen=True):
     """Trees, the share of the message for each, and the time of the busiest resource per byte.
 
     ``least_s`` is a lower bound of ``busy_s`` for any trees, 0 if not known. The receiving
@@ -81,8 +78,7 @@ class Packing:
     least_s: float
 
 
-@dataclass(frozen=True)
-class _KindTree:
+class _KindTree(Struct, frozen=True):
     """A tree over kinds: for each, the parent of its first host, -1 at the top, and of its others.
 
     ``others`` is -1 for a kind of one host.
@@ -92,8 +88,7 @@ class _KindTree:
     others: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class IdleTimes:
+class IdleTimes(Struct, frozen=True):
     """How long resources are idle, whatever trees are chosen; indexed as in `Platform`."""
 
     kinds_s: tuple[float, ...]

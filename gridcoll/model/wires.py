@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from gridcoll.constants import WINDOWS_LIMIT
 from gridcoll.model.gridmodel import GridModel, ModelKey
@@ -28,8 +28,7 @@ class Cut(NamedTuple):
         return float(max(n_bytes - self.burst_bytes, 0.0) / self.bytes_per_s)
 
 
-@dataclass(frozen=True)
-class Wires:
+class Wires(Struct, frozen=True, dict=True):
     """The wires of a grid. Arrays are indexed by cluster of ``grid``."""
 
     grid: Grid
@@ -41,8 +40,11 @@ class Wires:
     """(C, C) array. Shared by all flows in one direction."""
     burst_bytes: int = 0
     """Bytes that a network interface passes before its rate limit applies."""
-    cuts: dict[frozenset[int], Cut] = field(default_factory=dict, init=False, compare=False)
-    """A cache of `bounds`: what can leave a set of clusters."""
+
+    @cached_property
+    def cuts(self) -> dict[frozenset[int], Cut]:
+        """A cache of `bounds`: what can leave a set of clusters."""
+        return {}
 
 
 def wires_from_spec(spec: GridSpec, hosts: Sequence[str]) -> Wires:

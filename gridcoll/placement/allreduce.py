@@ -8,9 +8,9 @@ plan, is a function of the subset: see `PricedAllreduce`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from gridcoll.errors import UsageError
 from gridcoll.model.arborescence import shortest_paths
@@ -23,8 +23,7 @@ AllreducePrice = Callable[[tuple[int, ...]], float]
 PLAN = "plan"  # a form in problem files for which the caller provides the function
 
 
-@dataclass(frozen=True)
-class AllreduceForm:
+class AllreduceForm(Struct, frozen=True):
     """One closed form. ``local_s`` returns (C,) seconds that each cluster adds to the latency."""
 
     name: str

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from gridcoll.errors import UsageError
 from gridcoll.files import read_text, unfit
@@ -32,8 +32,7 @@ TOLERANCE = 0.05  # of the predicted time; smaller changes are within the model'
 MAX_ROUNDS = 10
 
 
-@dataclass(frozen=True)
-class Exchanges:
+class Exchanges(Struct, frozen=True):
     """A partitioner's counts: the most faces of a host within its cluster, and of a cluster."""
 
     host_faces: float
@@ -44,8 +43,7 @@ Partitioner = Callable[[Problem, Selection], Exchanges]
 """Splits the mesh over ``selection.best`` and counts what is exchanged."""
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(Struct, frozen=True):
     """One choice, the partitioner's counts for it, and the time with betas that fit these."""
 
     selection: Selection
@@ -135,8 +133,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
             raise UsageError("run: host_faces and cluster_faces: give both or neither")
 
 
-@dataclass(frozen=True)
-class Corrected:
+class Corrected(Struct, frozen=True):
     """``problem`` with corrected betas, and times on the run's clusters before and after."""
 
     problem: Problem

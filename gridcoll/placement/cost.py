@@ -19,12 +19,12 @@ interface carries the faces of all their elements together, as if these were one
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from gridcoll.errors import UsageError
 from gridcoll.model.plogp import FloatArray
@@ -271,8 +271,7 @@ def per_cluster(field: str, value: float | Mapping[str, float], resources: Resou
     return np.array([float(value[name]) for name in resources.names])
 
 
-@dataclass(frozen=True)
-class SubsetResult:
+class SubsetResult(Struct, frozen=True):
     """The best subset that a search has seen.
 
     ``n_evaluated`` counts the subsets whose time was computed (bounds, for a search that prunes).
@@ -293,8 +292,7 @@ def result_of(
     return SubsetResult(clusters, cost.time_s(clusters), n_evaluated, proven)
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(Struct, frozen=True):
     """The time of an iteration on ``clusters``, and its parts.
 
     ``phase_s`` holds the times of the problem's phases in order. ``update_s`` is one UPDATE,

@@ -17,9 +17,9 @@ The nodes of the search are rows of arrays, so that many are bounded at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from gridcoll.errors import UsageError
 from gridcoll.model.plogp import FloatArray
@@ -164,8 +164,7 @@ def _start(cost: IterationCost, rng: np.random.Generator) -> SubsetResult:
     return result_of(cost, as_mask(near.clusters, cost.n_clusters), near.n_evaluated)
 
 
-@dataclass(frozen=True)
-class _Component:
+class _Component(Struct, frozen=True):
     """Clusters connected by latencies up to ``latency_s``; ``far`` marks the pairs beyond it."""
 
     latency_s: float
@@ -193,8 +192,7 @@ def _components(cost: IterationCost) -> Iterator[_Component]:
                 yield _Component(float(limit_s), members, ~near)
 
 
-@dataclass(frozen=True)
-class _Nodes:
+class _Nodes(Struct, frozen=True):
     """Nodes of one component: clusters that are ``inside``, and ``still_open``; both (N, C)."""
 
     inside: BoolArray

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from gridcoll.errors import UsageError
 from gridcoll.model import GridModel
@@ -19,8 +19,7 @@ IntArray = npt.NDArray[np.int64]
 LARGE_BYTES = 1 << 20  # large enough that only bandwidth counts
 
 
-@dataclass(frozen=True, eq=False)
-class Resources:
+class Resources(Struct, frozen=True, eq=False):
     """Clusters to choose among (C of them). Hosts of one cluster are alike (paper 004, §2).
 
     Raises `UsageError` if a number is missing or impossible; it names the field and the cluster.

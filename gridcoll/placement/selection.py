@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from gridcoll.errors import UsageError
 from gridcoll.placement import exact, local
@@ -16,8 +16,7 @@ from gridcoll.placement.local import flip_times
 from gridcoll.placement.resources import as_mask
 
 
-@dataclass(frozen=True)
-class Search:
+class Search(Struct, frozen=True):
     """One search for a subset: ``run(cost, rng)``. ``label`` is the paper's spelling."""
 
     name: str
@@ -90,8 +89,7 @@ EXACT_RUNNER_UP_CLUSTERS = 20  # the exact runner-up of so many clusters takes s
 EXACT_RUNNER_UP_PRICED = 8  # the same if every ALLREDUCE is priced from outside
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(Struct, frozen=True):
     """One cluster added to the choice or dropped from it; faster if ``gain_s`` is above 0."""
 
     cluster: int
@@ -101,8 +99,7 @@ class Change:
     lacks_memory: bool
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """The chosen clusters, the runner-up and all changes by one cluster.
 
     ``runner_up`` is the next best subset: of all subsets if ``runner_up_exact``, else of those that

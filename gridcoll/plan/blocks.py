@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, count
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
 from gridcoll.plan.plan import Program
@@ -16,8 +17,7 @@ LARGEST_MESSAGE = 1 << 30
 """Limit in units; some MPI libraries cannot count beyond twice that."""
 
 
-@dataclass(frozen=True)
-class BlockLayout:
+class BlockLayout(Struct, frozen=True, dict=True):
     """The layout of a buffer: the blocks of ``ranks`` in that order, from unit ``first`` on."""
 
     buffer: str

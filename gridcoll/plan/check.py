@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass, field
 
 from gridcoll.errors import PlanError
 from gridcoll.plan.dataflow import Dataflow, IntervalMap, dataflow
@@ -90,29 +89,22 @@ def _shift(content: Content, offset: int) -> Content:
     return tuple(Contribution(rank, unit + offset) for rank, unit in content)
 
 
-@dataclass
 class _Rank:
     """The memory and the progress of a rank while the plan is walked."""
 
-    rank: int
-    flow: Dataflow
-    plan: Plan
-    n_waits: list[int] = field(init=False)
-    memory: dict[str, IntervalMap[Content]] = field(init=False)
-    receives: dict[int, list[deque[int]]] = field(default_factory=dict)  # by source, by lane
-    started: dict[int, deque[int]] = field(default_factory=dict)  # by lane, sends in progress
-    received: set[int] = field(default_factory=set)  # sends whose message was received
-    n_done: int = 0
-
-    def __post_init__(self) -> None:
-        self.n_waits = list(self.flow.n_waits)
-        self.memory = {}
-        for buffer, runs in (
-            find_statement(self.plan.collective).before(self.plan, self.rank).items()
-        ):
+    def __init__(self, rank: int, flow: Dataflow, plan: Plan) -> None:
+        self.rank = rank
+        self.flow = flow
+        self.n_waits = list(flow.n_waits)
+        self.memory: dict[str, IntervalMap[Content]] = {}
+        self.receives: dict[int, list[deque[int]]] = {}  # by source, by lane
+        self.started: dict[int, deque[int]] = {}  # by lane, sends in progress
+        self.received: set[int] = set()  # sends whose message was received
+        self.n_done = 0
+        for buffer, runs in find_statement(plan.collective).before(plan, rank).items():
             self._buffer(buffer).set(0, runs)
-        for lane in filter(None, self.flow.receives):
-            first = self.flow.program[lane[0]]
+        for lane in filter(None, flow.receives):
+            first = flow.program[lane[0]]
             if isinstance(first, Recv):
                 self.receives.setdefault(first.peer, []).append(deque(lane))
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+
+from msgspec import Struct
 
 from gridcoll.model import GridModel
 from gridcoll.model.summary import format_sources
@@ -14,8 +15,7 @@ from gridcoll.schedule.greedy import SEVEN
 from gridcoll.topology.units import format_duration, format_size
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(Struct, frozen=True, eq=False, dict=True):
     """The candidate chosen for a call, all candidates (fastest first), and the reason.
 
     ``sources`` says where the numbers come from. ``own`` returns the text of `own_operations`.
@@ -28,7 +28,7 @@ class Choice:
     candidates: tuple[Candidate, ...]
     reason: str
     sources: tuple[str, ...] = ()
-    own: Callable[[], str] = field(default=str, repr=False, compare=False)
+    own: Callable[[], str] = str
 
     def __str__(self) -> str:
         """Return the winner and the reason, then a line per candidate."""
@@ -50,8 +50,7 @@ class Choice:
 ROOTED = ("bcast", "reduce", "gather", "gatherv", "scatter", "scatterv")
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Struct, frozen=True):
     """One line about a candidate. ``names`` are all algorithms that give the same plan.
 
     ``index`` is the index of the first of them in the choice's candidates.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Literal
+
+from msgspec.structs import replace
 
 from gridcoll.constants import (
     EXTRAPOLATED_FACTOR,

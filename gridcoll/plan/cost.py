@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict, deque
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from gridcoll.errors import PlanError, UsageError
 from gridcoll.model.gridmodel import GridModel
@@ -26,8 +26,7 @@ from gridcoll.plan.ops import Copy, Recv, Reduce, Send
 from gridcoll.plan.plan import Plan
 
 
-@dataclass(frozen=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """When every op of a plan starts and ends, in seconds after the call.
 
     A send lasts as long as it keeps its rank's network interface busy. A receive lasts from when
@@ -151,8 +150,7 @@ class _Link(NamedTuple):
     shared_s: float
 
 
-@dataclass
-class _Rank:
+class _Rank(Struct):
     """State of a rank."""
 
     flow: Dataflow

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
 from typing import Generic, TypeVar
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gridcoll.plan.ops import BUFFERS, Chunk, Copy, Op, Recv, Reduce, Send, reads, writes
 from gridcoll.plan.plan import Program
@@ -87,8 +88,7 @@ def refused(flow: Dataflow) -> Dataflow:
     return Dataflow(tuple(ops), flow.n_waits, flow.releases)
 
 
-@dataclass(frozen=True)
-class Dataflow:
+class Dataflow(Struct, frozen=True, dict=True):
     """Dependencies among the ops of one rank.
 
     ``n_waits[i]`` is the number of ops that must be complete before op ``i`` may start;
@@ -197,8 +197,7 @@ def _lane_key(op: Op) -> tuple[str, int, int] | None:
     return ("send", op.peer, 0) if isinstance(op, Send) else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Use:
+class _Use(Struct, frozen=True):
     """The op that last wrote a run of units, and all ops that have read it since."""
 
     writer: int = -1

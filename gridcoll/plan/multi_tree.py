@@ -22,11 +22,11 @@ the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from gridcoll.constants import LINK_PACE, PACE
 from gridcoll.errors import PlanError
@@ -72,8 +72,7 @@ def first_host(tree: int, n_trees: int, n_hosts: int) -> int:
     return tree * n_hosts // n_trees
 
 
-@dataclass(frozen=True)
-class MultiTree:
+class MultiTree(Struct, frozen=True, dict=True):
     """``n_trees`` trees over all ranks."""
 
     grid: Grid

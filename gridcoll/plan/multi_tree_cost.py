@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
 
 import numpy as np
+from msgspec import Struct
 
 from gridcoll.constants import TIE_FACTOR
 from gridcoll.model.arborescence import shortest_paths
@@ -67,8 +67,7 @@ MOST_MEETING = 8
 """Most groups that exchange partial results: each of their tops sends its result to all others."""
 
 
-@dataclass(frozen=True)
-class PricedTrees:
+class PricedTrees(Struct, frozen=True):
     """The best trees, their segment size in bytes, predicted seconds, and seconds per segment."""
 
     trees: MultiTree
@@ -99,8 +98,7 @@ def busiest(shape: str, n_hosts: int, n_trees: int, n_out: float) -> float:
     return max(1.0, float((sends + n_out * entries).max()))
 
 
-@dataclass(frozen=True)
-class Loads:
+class Loads(Struct, frozen=True):
     """Loads of trees over clusters that are taken in turn, for S segment sizes.
 
     Numbers of trees are those for each of them.

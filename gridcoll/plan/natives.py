@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 NATIVE = "native"
 NONBLOCKING = "native-nonblocking"
@@ -13,8 +14,7 @@ ONE_HOST = "one host: nothing goes over a network"
 """The reason why the native collective is taken on one host, where no plan is priced."""
 
 
-@dataclass(frozen=True)
-class Native:
+class Native(Struct, frozen=True):
     """A native collective or a variant of it.
 
     ``collectives`` are those that have this variant; empty for the plain native, which all have.

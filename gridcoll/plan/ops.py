@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
+
+from msgspec import Struct
 
 from gridcoll.errors import PlanError
 
@@ -34,8 +35,7 @@ def _check_chunk(op: object, chunk: Chunk) -> None:
         raise PlanError(f"{op}: {chunk} is not a chunk of one of the buffers {BUFFERS}")
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Struct, frozen=True):
     """Send ``chunk`` to rank ``peer``. ``tag`` numbers the messages from this rank to that peer.
 
     The send waits for the data of ``chunk``, and for that of ``after`` if given: in a rendezvous,
@@ -64,8 +64,7 @@ class Send:
         return f"send {self.chunk} to {self.peer} tag {self.tag}{after}{due}"
 
 
-@dataclass(frozen=True, slots=True)
-class Recv:
+class Recv(Struct, frozen=True):
     """Receive into ``chunk`` from rank ``peer``.
 
     Receives of one ``stream`` from one peer complete in program order. Messages of another stream,
@@ -87,8 +86,7 @@ class Recv:
         return f"recv {self.chunk} from {self.peer} tag {self.tag}{stream}"
 
 
-@dataclass(frozen=True, slots=True)
-class Reduce:
+class Reduce(Struct, frozen=True):
     """``into = source (op) into`` if ``source_first``, else ``into = into (op) source``."""
 
     source: Chunk
@@ -102,8 +100,7 @@ class Reduce:
         return f"reduce {self.source} {'before' if self.source_first else 'after'} {self.into}"
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(Struct, frozen=True):
     """``into = source``."""
 
     source: Chunk

@@ -5,9 +5,9 @@ Messages that are sent at the same time share the bandwidth, so that the first o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gridcoll.constants import LINK_PACE, PACE, SHORTEST_PACED_BYTES, THIN_LINK
 from gridcoll.model.gridmodel import GridModel
@@ -15,8 +15,7 @@ from gridcoll.plan.ops import Op, Send
 from gridcoll.plan.plan import Plan, Program, Programs
 
 
-@dataclass(frozen=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """How fast a rank sends: no faster than its interface, so that messages leave one by one."""
 
     unit_s: float

@@ -16,12 +16,13 @@ for a few limits of the depth (in seconds) are priced, and the fastest for this 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gridcoll.constants import THIN_LINK, WINDOWS_LIMIT, WINDOWS_SURELY_LIMIT
 from gridcoll.model.arborescence import shortest_paths
@@ -72,8 +73,7 @@ SHORT_BYTES = 4 << 10
 """Path times are for a message of this length."""
 
 
-@dataclass(frozen=True)
-class PackedTrees:
+class PackedTrees(Struct, frozen=True, dict=True):
     """Trees over all ranks. Each segment uses one of them, with its hosts rotated by some places.
 
     The hosts of a tree are numbered kind by kind. A place of the tree is such a number.
@@ -147,8 +147,7 @@ class PackedTrees:
         return Node(-1, below + mates, tops if len(tops) > 1 else ())
 
 
-@dataclass(frozen=True)
-class PricedPacking:
+class PricedPacking(Struct, frozen=True):
     """The best packing, with its predicted time.
 
     Ranks send their own data no faster than one segment each ``period_s``.

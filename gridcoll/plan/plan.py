@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias, TypeVar, overload
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from gridcoll.plan.ops import Chunk, Op, reads, writes
 
@@ -73,16 +75,14 @@ def scaled(program: Program, n_units: int) -> Program:
 
 
 def _scaled_chunks(op: Op, n_units: int) -> dict[str, Any]:
-    values = {each.name: getattr(op, each.name) for each in fields(op)}
     return {
         name: Chunk(chunk.buffer, chunk.start * n_units, chunk.stop * n_units)
-        for name, chunk in values.items()
+        for name, chunk in asdict(op).items()
         if isinstance(chunk, Chunk)
     }
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """One collective call."""
 
     collective: str
@@ -96,9 +96,9 @@ class Plan:
     """The root rank, or -1 if the collective has none."""
     programs: Sequence[Program]
     """``programs[rank]``."""
-    scratch_units: Sequence[int] = field(default=())
+    scratch_units: Sequence[int] = ()
     """Scratch units of each rank; empty if no rank needs any."""
-    blocks: tuple[int, ...] = field(default=())
+    blocks: tuple[int, ...] = ()
     """Block size of each rank if sizes differ; empty if every block has ``n_units``."""
 
     @property

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
+
+from msgspec import Struct
 
 from gridcoll.errors import UsageError, listed
 from gridcoll.model.gridmodel import GridModel
@@ -21,8 +22,7 @@ from gridcoll.plan.plan import Plan
 from gridcoll.topology.grid import Grid
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(Struct, frozen=True, eq=False):
     """One way to perform a call, and its predicted time."""
 
     name: str
@@ -31,7 +31,7 @@ class Candidate:
     """How it works, with the parameters chosen for this size."""
     predicted_s: float | None
     """None for a native collective that was not measured."""
-    build: Callable[[int], Plan] | None = field(repr=False, compare=False, default=None)
+    build: Callable[[int], Plan] | None = None
     """Writes the plan, given the exact size of a message of about this size; None for a native
     collective."""
     store_and_forward_s: float | None = None
@@ -39,9 +39,7 @@ class Candidate:
     segment_bytes: int | None = None
     rank_order: bool = False
     """Whether a reduction keeps rank order, as non-commutative operations need."""
-    build_blocks: Callable[[Sequence[int]], Plan] | None = field(
-        repr=False, compare=False, default=None
-    )
+    build_blocks: Callable[[Sequence[int]], Plan] | None = None
     """Writes the plan for blocks of different sizes, given the block size of every rank."""
     closed_form_s: float | None = None
     """Time by the papers' closed form for the same strategy, if they have one."""
@@ -80,8 +78,7 @@ Candidates = Callable[[GridModel, int, int], list[Candidate]]
 ANY_NUMBER = 1 << 30
 
 
-@dataclass(frozen=True)
-class Algorithm:
+class Algorithm(Struct, frozen=True):
     """An entry of a collective's registry, which makes candidates for one call.
 
     ``candidates(model, n_bytes, root)`` returns a list, which is empty if the algorithm makes no

@@ -9,8 +9,9 @@ tuple, so the check fails.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
+
+from msgspec import Struct
 
 from gridcoll.errors import PlanError
 from gridcoll.plan.plan import Plan
@@ -26,8 +27,7 @@ Runs: TypeAlias = list[tuple[int, Content]]
 """Runs ``(length, content)`` from unit 0 of a buffer on."""
 
 
-@dataclass(frozen=True)
-class Statement:
+class Statement(Struct, frozen=True):
     """``before(plan, rank)`` and ``after(plan, rank)`` return runs by buffer name."""
 
     collective: str

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct, field
 
 from gridcoll.errors import FileError
 from gridcoll.files import write_atomically
@@ -60,8 +60,7 @@ class RankTrace(msgspec.Struct, forbid_unknown_fields=True):
     decided: list[Decided] = []
 
 
-@dataclass(frozen=True)
-class JobTrace:
+class JobTrace(Struct, frozen=True):
     """All files of a job. ``choices`` are pairs of a choice and the number of ranks in the call."""
 
     model: GridModel
@@ -155,8 +154,7 @@ def _total_sent(ranks: Sequence[RankTrace]) -> tuple[Sent, ...]:
 Link = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Traffic:
+class Traffic(Struct, frozen=True):
     """Messages and units, by sender's and receiver's cluster."""
 
     messages: Mapping[Link, int] = field(default_factory=Counter)

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
 
 import numpy as np
+from msgspec import Struct
 
 from gridcoll.model.closed_forms import REQUEST_BYTES
 from gridcoll.model.gridmodel import GridModel
@@ -31,8 +31,7 @@ Hosts = tuple[int, ...]
 """For each host, how many consecutive ranks of the line it has."""
 
 
-@dataclass(frozen=True)
-class LineCosts:
+class LineCosts(Struct, frozen=True):
     """Sends and hops until a rank of the line has the first segment, and the load per segment."""
 
     waits: FloatArray
@@ -124,8 +123,7 @@ def crossings_of(shape: str, host: np.ndarray, n_hosts: int) -> tuple[FloatArray
     )
 
 
-@dataclass(frozen=True)
-class SegmentCosts:
+class SegmentCosts(Struct, frozen=True, dict=True):
     """Times of segments of S candidate sizes on every link, for one message size."""
 
     model: GridModel
@@ -245,8 +243,7 @@ class SegmentCosts:
         return np.asarray(self.path_s(waits, hops).max(axis=0))
 
 
-@dataclass(frozen=True)
-class TreePrice:
+class TreePrice(Struct, frozen=True):
     """The times of a tree at each segment size, (S,) each.
 
     ``first_s`` is when the last rank has the first segment, ``period_s`` is the time between
@@ -377,8 +374,7 @@ def price_rendezvous(model: GridModel, tree: RankTree, n_bytes: int) -> float:
     return max(received_s)
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(Struct, frozen=True):
     """Load of the busiest resource of each kind, per segment, on average over all trees."""
 
     interfaces: FloatArray

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
+
+from msgspec import Struct
 
 from gridcoll.errors import PlanError, UsageError
 from gridcoll.schedule.trees import find_shape
@@ -18,8 +19,7 @@ LARGEST_SEGMENT = 1 << 28
 for messages twice as long."""
 
 
-@dataclass(frozen=True)
-class RankTree:
+class RankTree(Struct, frozen=True, dict=True):
     """A tree over ranks: ``children[rank]`` in the order in which the rank sends to them."""
 
     root: int
@@ -56,8 +56,7 @@ def cut_segments(n_units: int, segment_units: int) -> tuple[tuple[int, int], ...
     )
 
 
-@dataclass(frozen=True)
-class GridTree:
+class GridTree(Struct, frozen=True, dict=True):
     """A broadcast tree in terms of clusters, so that it can be priced without listing ranks.
 
     The members of a cluster form a line: first the rank at which the message enters, then the

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from gridcoll.errors import UsageError
 from gridcoll.schedule.instance import Accounting, Floats, Instance
@@ -16,8 +16,7 @@ from gridcoll.schedule.schedule import Schedule, Transfer
 Integers = npt.NDArray[np.intp]
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
+class Batch(Struct, frozen=True, eq=False, dict=True):
     """``b`` instances of equal size. The diagonals of the matrices must be 0.
 
     Raises `UsageError` if the shapes do not match.
@@ -75,8 +74,7 @@ class Batch:
         return Instance(*times, self.root, self.accounting)
 
 
-@dataclass(frozen=True, eq=False)
-class BatchSchedules:
+class BatchSchedules(Struct, frozen=True, eq=False):
     """One schedule per instance of a `Batch`."""
 
     root: int

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from gridcoll.errors import UsageError
 
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Accounting:
+class Accounting(Struct, frozen=True):
     """How a schedule's time is counted.
 
     By default, a sender is busy for the gap. The message arrives at start + gap + latency, and the
@@ -41,8 +41,7 @@ class Accounting:
             )
 
 
-@dataclass(frozen=True, eq=False)
-class Instance:
+class Instance(Struct, frozen=True, eq=False, dict=True):
     """A broadcast to schedule between ``n`` clusters. Arrays are copies; do not write to them.
 
     Raises `UsageError`, which names the field, for a wrong shape or a negative or infinite entry.
@@ -65,7 +64,7 @@ class Instance:
             )
         n = len(internal)
         _check_times("internal_s", internal)
-        object.__setattr__(self, "internal_s", internal)
+        force_setattr(self, "internal_s", internal)
         for name in ("latency_s", "gap_s"):
             matrix = np.array(getattr(self, name), dtype=np.float64)
             if matrix.shape != (n, n):
@@ -74,10 +73,10 @@ class Instance:
                 )
             np.fill_diagonal(matrix, 0.0)
             _check_times(name, matrix)
-            object.__setattr__(self, name, matrix)
+            force_setattr(self, name, matrix)
         if not 0 <= self.root < n:
             raise UsageError(f"root: must be one of clusters 0..{n - 1}, got {self.root}")
-        object.__setattr__(self, "root", int(self.root))
+        force_setattr(self, "root", int(self.root))
 
     @property
     def n_clusters(self) -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import numpy.typing as npt
+from msgspec import Struct
 
 from gridcoll.errors import UsageError
 from gridcoll.schedule.anytime import optimal, solve
@@ -26,8 +26,7 @@ _BHAT = "Bhat, Raghavendra & Prasanna, JPDC 63 (2003)"
 _PMEO = "Barchet-Steffenel & Mounié, PMEO-PDS 2006"
 
 
-@dataclass(frozen=True)
-class Heuristic:
+class Heuristic(Struct, frozen=True):
     """A heuristic to order transfers. Call it with matrices, or `pick` with an `Instance`."""
 
     name: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from gridcoll.errors import UsageError
 from gridcoll.schedule.instance import Instance
@@ -17,8 +18,7 @@ class Transfer(NamedTuple):
     receiver: int
 
 
-@dataclass(frozen=True)
-class Schedule:
+class Schedule(Struct, frozen=True):
     """Ordered transfers that take a message from ``root`` to every cluster.
 
     Raises `UsageError` unless every cluster is reached exactly once, from one with the message.
@@ -70,8 +70,7 @@ def parents(schedule: Schedule) -> tuple[int | None, ...]:
     return tuple(row)
 
 
-@dataclass(frozen=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """The times of a schedule, in seconds after the broadcast starts."""
 
     start_s: tuple[float, ...]

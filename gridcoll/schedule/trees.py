@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gridcoll.errors import UsageError
 
@@ -19,8 +20,7 @@ Children = tuple[tuple[int, ...], ...]
 """``children[v]`` are the vertices to which ``v`` sends, in order."""
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """One entry of `SHAPES`."""
 
     name: str
@@ -115,8 +115,7 @@ def degrees(shape: str, n: int) -> np.ndarray:
     return found
 
 
-@dataclass(frozen=True)
-class Profile:
+class Profile(Struct, frozen=True):
     """The cost of a shape on ``n`` vertices, as counts of gaps and latencies.
 
     Under the one-port model, a vertex has the first segment ``gaps`` send gaps and ``latencies``

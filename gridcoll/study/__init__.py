@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class Study:
+class Study(Struct, frozen=True):
     """One study: ``gridcoll study NAME``.
 
     ``module`` has a click command called ``command``, and is imported only when the study is run.

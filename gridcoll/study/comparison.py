@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from gridcoll.errors import UsageError
 from gridcoll.schedule import HEURISTICS, Accounting, Batch, find_heuristic
@@ -21,8 +21,7 @@ TIE = 1e-9
 """Makespans that differ by no more than this (relative) are taken as equal."""
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """What is simulated: everything that the results depend on."""
 
     parameters: Parameters = PARAMETERS["table2"]
@@ -65,8 +64,7 @@ def chunk_size(n_clusters: int) -> int:
     return max(1, min(4096, ENTRIES_PER_CHUNK // n_clusters**2))
 
 
-@dataclass(frozen=True)
-class Score:
+class Score(Struct, frozen=True):
     """The score of one heuristic at one number of clusters."""
 
     n_clusters: int

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(Struct, frozen=True):
     """A figure or a table. ``command`` is what follows ``gridcoll ``; empty if there is none.
 
     ``remark`` says what the command does not do, or why there is no command.

@@ -10,13 +10,14 @@ compact parts that the estimate assumes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from itertools import permutations
 from pathlib import Path
 
 import click
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import asdict
 from rich.table import Table
 
 from gridcoll.errors import UsageError
@@ -36,8 +37,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Mesh:
+class Mesh(Struct, frozen=True):
     """Tetrahedra: their centres, (n, 3), and pairs of neighbours that share a face, (faces, 2)."""
 
     centres: Floats
@@ -116,8 +116,7 @@ def metis(mesh: Mesh, n_parts: int) -> Ints:
 PARTITIONERS: dict[str, Callable[[Mesh, int], Ints]] = {"bisection": bisect, "metis": metis}
 
 
-@dataclass(frozen=True)
-class Faces:
+class Faces(Struct, frozen=True):
     """Faces of the part that has most, beside the estimate ``β n_local^(2/3)`` of the paper."""
 
     n_parts: int

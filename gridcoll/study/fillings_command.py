@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
+from msgspec import Struct
+from msgspec.structs import asdict
 from rich.table import Table
 
 from gridcoll.schedule.greedy import SEVEN
@@ -39,8 +40,7 @@ FEW, MANY = 10, 50
 """Numbers of clusters."""
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """A claim of the paper in our words. ``holds`` needs the counts 3 to `FEW`, and `MANY`."""
 
     number: int

@@ -16,11 +16,12 @@ and latencies) the fastest strategy of its Table 1.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict
 from rich.table import Table
 
 from gridcoll.errors import UsageError
@@ -65,8 +66,7 @@ INSIDE = ("binomial", "best")
 """What a cluster does inside: a binomial tree, or the fastest strategy of paper 002, Table 1."""
 
 
-@dataclass(frozen=True)
-class Calibration:
+class Calibration(Struct, frozen=True):
     """Values that the paper does not give; the module's docstring says where they come from."""
 
     window_bytes: float = 65536.0
@@ -148,8 +148,7 @@ def fastest_inside_s(n_bytes: float, calibration: Calibration) -> Floats:
     return found
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(Struct, frozen=True):
     """One choice of what the papers leave open, and the resulting times for 4 MB."""
 
     inside: str

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import click
+from msgspec.structs import asdict
 from rich.table import Table
 
 from gridcoll.schedule import HEURISTICS, warm_up

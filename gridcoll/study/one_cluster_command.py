@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 from rich.table import Table
 
 from gridcoll.errors import UsageError
@@ -79,8 +80,7 @@ def one_cluster(link: PLogP, n_ranks: int) -> GridModel:
     return GridModel(Grid((Cluster("cluster", processes),), "one cluster"), ((link,),))
 
 
-@dataclass(frozen=True)
-class FormRow:
+class FormRow(Struct, frozen=True):
     """A line of a table at one size: the paper's formula beside our plan of the same name.
 
     ``plan_s`` is the predicted time of the plan; None if no plan has this name.
@@ -200,8 +200,7 @@ def _paper_alltoall(link: PLogP, n_ranks: int, n_bytes: int) -> float:
     return with_contention_s(lower, upper)
 
 
-@dataclass(frozen=True)
-class FigureOf003:
+class FigureOf003(Struct, frozen=True):
     """A figure over message size, for some numbers of processes.
 
     ``curves`` maps a label to the model and to (collective, algorithm) in the measured rows of

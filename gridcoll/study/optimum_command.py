@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict
 from rich.table import Table
 
 from gridcoll.schedule import HEURISTICS, Batch, warm_up
@@ -38,8 +39,7 @@ from gridcoll.study.options import (
 from gridcoll.study.parameters import FILLINGS, PARAMETERS
 
 
-@dataclass(frozen=True)
-class Nearness:
+class Nearness(Struct, frozen=True):
     """How close a method came to the optimum on the instances of one size."""
 
     n_clusters: int

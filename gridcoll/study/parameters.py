@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gridcoll.errors import UsageError
 from gridcoll.schedule import Accounting, Batch
@@ -60,8 +61,7 @@ Range = tuple[float, float]
 Draw = Callable[[tuple[int, ...]], Floats]
 
 
-@dataclass(frozen=True)
-class Parameters:
+class Parameters(Struct, frozen=True):
     """Uniform ranges. Gaps are drawn directly, or as the bytes of a message over a drawn rate."""
 
     name: str
@@ -133,8 +133,7 @@ def change_parameters(
     )
 
 
-@dataclass(frozen=True)
-class Filling:
+class Filling(Struct, frozen=True):
     """How a matrix is filled from a range: ``fill(draw, b, n)`` gives a (b, n, n) array."""
 
     name: str

@@ -19,13 +19,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
+from msgspec import Struct
 from rich.table import Table
 
 from gridcoll.errors import UsageError
@@ -52,8 +52,7 @@ LEVEL = "level"
 WORLD_S, COUNTRY_S, CITY_S = (0.050, 0.100), (0.010, 0.050), (0.001, 0.005)
 
 
-@dataclass(frozen=True)
-class PaperRow:
+class PaperRow(Struct, frozen=True):
     """One row of the paper: failures per thousand, and (min, avg, max); None where it prints ε."""
 
     fail_permille: float
@@ -61,8 +60,7 @@ class PaperRow:
     time_ms: tuple[float, float | None, float]
 
 
-@dataclass(frozen=True)
-class CaseKind:
+class CaseKind(Struct, frozen=True):
     """One of the three test cases."""
 
     name: str
@@ -248,8 +246,7 @@ CASE_KINDS: dict[str, CaseKind] = {
 EQUAL_WITHIN = 1e-9  # relative; with a smaller difference, two subsets are equally good
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Struct, frozen=True):
     """Results of one search: failures per thousand; error and CPU time as (min, avg, max)."""
 
     search: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from gridcoll.draw.figures import new_figure, write_picture
 
@@ -29,8 +30,7 @@ COLOURS = {
 """One colour per heuristic in every figure; others get matplotlib's own."""
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """What to draw: a line per label."""
 
     title: str

@@ -23,11 +23,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gridcoll.errors import UsageError
 from gridcoll.model.gridmodel import GridModel
@@ -61,8 +62,7 @@ MESSAGE_S = 20e-6
 LONG_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
-class Sites:
+class Sites(Struct, frozen=True):
     """Two sites as in the paper; ``hindrance`` is h."""
 
     n_first: int = 30

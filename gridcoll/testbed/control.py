@@ -13,11 +13,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct, field
 
 from gridcoll.errors import TestbedError
 from gridcoll.testbed.layout import RUN_DIR
@@ -41,8 +41,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-@dataclass(frozen=True)
-class Network:
+class Network(Struct, frozen=True):
     """The functions that change the network."""
 
     change_link: Callable[[int, int, Change], None]
@@ -53,8 +52,7 @@ class Network:
     """Set the interface of a host up or down."""
 
 
-@dataclass
-class Controller:
+class Controller(Struct):
     """Makes changes, and ends cuts when their time is over. Times are read from ``clock``."""
 
     spec: GridSpec

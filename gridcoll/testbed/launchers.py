@@ -6,15 +6,15 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from gridcoll.errors import TestbedError, UsageError
 from gridcoll.testbed.layout import AGENT, RUN_DIR
 
 
-@dataclass(frozen=True)
-class Launcher:
+class Launcher(Struct, frozen=True):
     """How one MPI starts ranks through the testbed's agent.
 
     ``command(mpiexec, hostfile, n_ranks, one_per_host)`` returns the words before the user's

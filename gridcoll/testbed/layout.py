@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gridcoll.errors import TestbedError
 from gridcoll.topology import GridSpec
@@ -27,8 +28,7 @@ _MAX_HOSTS = 200
 _GATEWAY = 254
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(Struct, frozen=True):
     """One emulated host, with its own network, host name, ``/dev/shm`` and IPC namespace."""
 
     name: str

@@ -10,9 +10,10 @@ import os
 import select
 import socket
 import time
-from dataclasses import dataclass
 from itertools import combinations
 from typing import TypeVar
+
+from msgspec import Struct
 
 from gridcoll.errors import TestbedError
 from gridcoll.testbed import linux
@@ -36,8 +37,7 @@ _LOST_AFTER_S = 2.0  # on top of the largest round trip
 _REPEAT_FOR_S = 15.0
 
 
-@dataclass(frozen=True)
-class RoundTrip:
+class RoundTrip(Struct, frozen=True):
     """The round trip between the first hosts of two clusters, as configured and as measured."""
 
     source: str
@@ -59,8 +59,7 @@ class RoundTrip:
         )
 
 
-@dataclass(frozen=True)
-class NicRate:
+class NicRate(Struct, frozen=True):
     """The rate of one TCP flow between the first two hosts of a cluster."""
 
     cluster: str

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, zip_longest
 from typing import NamedTuple, TypeVar
+
+from msgspec import Struct
 
 from gridcoll.errors import UsageError
 
@@ -27,8 +28,7 @@ def _rotated(items: tuple[T, ...], shift: int) -> tuple[T, ...]:
     return items[shift:] + items[:shift]
 
 
-@dataclass(frozen=True)
-class Cluster:
+class Cluster(Struct, frozen=True, dict=True):
     """A logical homogeneous group of processes, found by clustering or declared in a file.
 
     ``processes`` are in rank order. ``site`` and ``region`` are the names of the levels above the
@@ -127,8 +127,7 @@ class Cluster:
         return len(self.processes)
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(Struct, frozen=True, dict=True):
     """All clusters of a job. Clusters are ordered by their coordinator's rank.
 
     The tree is site, cluster, node, process; `sites` and `Cluster.nodes` give the outer levels.

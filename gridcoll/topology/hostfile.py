@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
+
+from msgspec import Struct
 
 from gridcoll.errors import UsageError
 from gridcoll.topology.gridfile import GridSpec
 
 
-@dataclass(frozen=True)
-class HostfileFormat:
+class HostfileFormat(Struct, frozen=True):
     """A hostfile format of a launcher.
 
     ``format_hosts`` returns the text for the hosts of ranks 0, 1, …. ``use`` is a launch line with

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
+from msgspec import Struct
 
 from gridcoll.topology.clustering import SHORT_S, Groups, Latencies, sparse_groups
 from gridcoll.topology.rounds import in_rounds
@@ -71,8 +71,7 @@ MOST_CHECKS = 40
 """The search for groups that were never compared is repeated at most this often."""
 
 
-@dataclass(frozen=True)
-class Grouping:
+class Grouping(Struct, frozen=True):
     """Groups of nodes, each ascending, ordered by lowest node; and the cost to find them.
 
     ``n_rounds`` counts rounds with at least one link of `SHORT_S` or more, ``n_short_rounds``

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gridcoll.cli.discover_command import _check_output, _finish, _tolerance, measured_line
 from gridcoll.errors import FileError, UsageError

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gridcoll.cli.models import load_model
 from gridcoll.model import TimesBySize, write_model

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from gridcoll.bench.runs import Row
 from gridcoll.cli.models import load_model
@@ -82,7 +83,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gridcoll: Run) -> Pat
     (tmp_path / "entry.json").write_bytes(entry.read_bytes())
     write_trace(RankTrace(1, 0, 4, []), tmp_path)
     row = Row("bcast", "duo", "mpich", 8, "native", *(1e-3,) * 3, None, 1e-3, 3, "native")
-    (tmp_path / "rows.json").write_text(json.dumps([vars(row)]))
+    (tmp_path / "rows.json").write_text(json.dumps([asdict(row)]))
     for name, *command in (
         ("explain", "explain", "bcast", "--grid", "duo.toml", "--sizes", "8"),
         ("show", "show", "duo.toml"),

@@ -10,11 +10,11 @@ import os
 import re
 import sys
 from collections.abc import Iterator, KeysView
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gridcoll.cli.run_options import parse_run, prepare_run
 from gridcoll.comm.settings import (

@@ -11,10 +11,10 @@ import math
 import random
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from msgspec import Struct, field
 
 from gridcoll.engine.executor import IDLE_POLLS, Executor, Request
 from gridcoll.plan import REGISTRIES, Chunk, Op, Plan, Recv, Send, dataflow
@@ -29,16 +29,14 @@ PATIENCE = 20 * IDLE_POLLS
 """Rounds in which nothing happens: windows grow some twenty times meanwhile."""
 
 
-@dataclass
-class Transfer:
+class Transfer(Struct):
     over: bool = False
 
     def Test(self) -> bool:
         return self.over
 
 
-@dataclass
-class StrictNetwork:
+class StrictNetwork(Struct):
     """Between two ranks messages come in the order sent; few are taken that nobody waits for."""
 
     sent: defaultdict[tuple[int, int], deque[int]] = field(
@@ -63,8 +61,7 @@ class StrictNetwork:
                     kept.add(tag)
 
 
-@dataclass
-class StrictTransport:
+class StrictTransport(Struct):
     rank: int
     network: StrictNetwork
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from msgspec import Struct, field
 
 from gridcoll.constants import ANNOUNCED_BYTES, RECEIVES_POSTED
 from gridcoll.engine.executor import Executor, TransferError
@@ -14,8 +14,7 @@ from gridcoll.errors import PlanError
 from gridcoll.plan import Chunk, Copy, Op, Recv, Reduce, Send, dataflow
 
 
-@dataclass
-class FakeRequest:
+class FakeRequest(Struct):
     done: bool = False
     n_tests: int = 0
 
@@ -24,8 +23,7 @@ class FakeRequest:
         return self.done
 
 
-@dataclass
-class FakeTransport:
+class FakeTransport(Struct):
     """Notes what is started; the test says when it ends."""
 
     log: list[str] = field(default_factory=list)

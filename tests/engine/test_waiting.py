@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 
 from gridcoll.engine import waiting
 from gridcoll.engine.waiting import FIRST_PAUSE_S, LONGEST_PAUSE_S, SPIN_S, Hold, PoliteWait
 
 
-@dataclass
 class Clock:
     """Time that passes only when somebody yields (1 us) or sleeps."""
 
-    now_s: float = 1.0
-    n_yields: int = 0
-    slept_s: list[float] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.now_s = 1.0
+        self.n_yields = 0
+        self.slept_s: list[float] = []
 
     def monotonic(self) -> float:
         return self.now_s

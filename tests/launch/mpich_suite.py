@@ -14,8 +14,9 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from tests.launch.programs import Built, Toolchain, toolchain
 
@@ -59,8 +60,7 @@ PASSED = re.compile(r"No Errors", re.IGNORECASE)
 PLANNED = re.compile(r"gridcoll: all: (\d+) planned, (\d+) native, (\d+) through Python")
 
 
-@dataclass
-class Verdict:
+class Verdict(Struct):
     """Of one program; ``native`` is of a run that only a failure asks for."""
 
     name: str
@@ -73,8 +73,7 @@ class Verdict:
         return self.native == "passes" and self.ours != "passes"
 
 
-@dataclass
-class Summary:
+class Summary(Struct):
     """Of all programs of a suite."""
 
     verdicts: list[Verdict] = field(default_factory=list)

@@ -13,11 +13,11 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from msgspec import Struct
 
 MPIS = ("mpich", "openmpi", "impi")
 TWO_MPIS = ("mpich", pytest.param("openmpi", marks=pytest.mark.long))
@@ -71,8 +71,7 @@ class Built(NamedTuple):
     problem: str = ""
 
 
-@dataclass(frozen=True)
-class Toolchain:
+class Toolchain(Struct, frozen=True):
     """How programs are compiled for one MPI, and run under it."""
 
     mpi: str

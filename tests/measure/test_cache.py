@@ -7,12 +7,12 @@ import json
 import multiprocessing
 import os
 import stat
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gridcoll.errors import FileError, UsageError
 from gridcoll.measure.cache.entries import (

@@ -131,7 +131,8 @@ def test_a_handshake_is_no_part_of_the_gap(latency_s: float, bytes_per_s: float)
 class OpeningWindow(ReferenceLink):
     """TCP opens its window while the first megabytes pass: trains of long messages are slower."""
 
-    opens_bytes, handshake_from = 2 << 20, 1 << 30
+    opens_bytes: int = 2 << 20
+    handshake_from: int = 1 << 30
 
     def _handshake_s(self, n_bytes: int) -> float:
         return 2 * self.latency_s if n_bytes >= self.handshake_from else 0.0
@@ -219,7 +220,7 @@ def test_windows_that_open_are_no_part_of_the_gap(latency_s: float) -> None:
     """What was never under way at once takes round trips more, the first time."""
 
     class Opening(ReferenceLink):
-        opened_bytes = 1 << 14
+        opened_bytes: int = 1 << 14
 
         def train(self, n_bytes: int, n_messages: int) -> tuple[float, float]:
             half_s, took_s = super().train(n_bytes, n_messages)

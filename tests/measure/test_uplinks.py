@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from mpi4py import MPI
+from msgspec.structs import replace
 
 from gridcoll.measure import uplinks
 from gridcoll.measure.clusters import silent

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gridcoll.model.bounds import limit_s
 from gridcoll.model.flow_over_time import over_all_paths_s

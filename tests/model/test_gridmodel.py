@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gridcoll.cli.models import load_model
 from gridcoll.constants import ANNOUNCED_BYTES

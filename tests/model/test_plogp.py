@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gridcoll.errors import UsageError
 from gridcoll.model.plogp import LONG_BYTES, PLogP, linear_plogp

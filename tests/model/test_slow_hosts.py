@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gridcoll.errors import UsageError
 from gridcoll.model import GridModel, SlowHosts, format_model, parse_model, planning_model

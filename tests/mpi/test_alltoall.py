@@ -5,12 +5,12 @@ from __future__ import annotations
 import tracemalloc
 from array import array
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from mpi4py import MPI
+from msgspec.structs import replace
 
 from gridcoll import GridComm
 from gridcoll.plan import REGISTRIES

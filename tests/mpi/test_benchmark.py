@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
 
 import pytest
 from mpi4py import MPI
+from msgspec.structs import asdict, replace
 
 from gridcoll.bench import runs as benchmark
 from gridcoll.bench.runs import CALLS, RUNS_PER_TURN, Row, mpi_name, run_benchmark

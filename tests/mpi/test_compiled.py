@@ -8,10 +8,10 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 import pytest
 from mpi4py import MPI
+from msgspec import Struct, field
 
 from gridcoll.constants import ANNOUNCED_BYTES
 from gridcoll.engine import compiled
@@ -28,8 +28,7 @@ _TEST_SOME = ctypes.CFUNCTYPE(_INT, _INT, _INTS, _INTS, _INTS, _POINTER)
 _GET_COUNT = ctypes.CFUNCTYPE(_INT, _POINTER, _INT, _INTS)
 
 
-@dataclass
-class FakeMPI:
+class FakeMPI(Struct):
     """An MPI whose handles are ints: notes what is started."""
 
     log: list[str] = field(default_factory=list)
@@ -243,8 +242,7 @@ def test_tags_and_ranks_are_those_of_the_transport(monkeypatch: pytest.MonkeyPat
     ]
 
 
-@dataclass
-class Looks:
+class Looks(Struct):
     """In place of the process's watch of sockets."""
 
     descriptor: int

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from mpi4py import MPI
+from msgspec.structs import replace
 
 from gridcoll.measure import contention as module
 from gridcoll.measure.contention import (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from mpi4py import MPI
+from msgspec.structs import replace
 
 from gridcoll import GridComm
 from gridcoll.comm import following

@@ -9,12 +9,12 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 from mpi4py import MPI
+from msgspec import Struct
 
 from gridcoll import GridComm
 from gridcoll.plan import REGISTRIES
@@ -36,8 +36,7 @@ LEAD = 3
 """Elements before the buffer in memory that nobody may touch."""
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(Struct, frozen=True):
     """One call, the same on all ranks."""
 
     kind: str

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from mpi4py import MPI
+from msgspec.structs import replace
 
 from gridcoll import GridComm
 from gridcoll.comm import learning

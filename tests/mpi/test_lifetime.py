@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from mpi4py import MPI
+from msgspec import Struct
 
 from gridcoll import GridComm
 from gridcoll.comm import decisions as module
@@ -143,8 +143,7 @@ def _freed(request: MPI.Prequest) -> None:
     request.Free()
 
 
-@dataclass
-class Typed:
+class Typed(Struct):
     """A communicator, and memory of an item per rank of a type with gaps to send and to fill."""
 
     comm: MPI.Intracomm

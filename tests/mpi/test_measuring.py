@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
 from mpi4py import MPI
+from msgspec.structs import replace
 
 from gridcoll.measure import clusters as grouping
 from gridcoll.measure import discover as measuring

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 from mpi4py import MPI
+from msgspec.structs import replace
 
 from gridcoll import GridComm
 from gridcoll.comm.methods.broadcast import BCAST_HEADER_BYTES

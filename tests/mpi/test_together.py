@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from mpi4py import MPI
+from msgspec.structs import replace
 
 from gridcoll.engine.transport import MPITransport
 from gridcoll.measure import flows as together

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
 import pytest
 from mpi4py import MPI
+from msgspec.structs import replace
 
 from gridcoll.constants import MARGIN
 from gridcoll.measure import trials, tuner

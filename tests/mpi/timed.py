@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 
 from mpi4py import MPI
+from msgspec.structs import replace
 
 from gridcoll import GridComm
 from gridcoll.model import TimesBySize

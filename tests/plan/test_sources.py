@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gridcoll.model import Correction, GridModel, TimesBySize
 from gridcoll.model.summary import format_sources, summarise

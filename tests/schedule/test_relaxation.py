@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise, product
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gridcoll.schedule import Accounting, Instance
 from gridcoll.schedule.accelerate import Runner

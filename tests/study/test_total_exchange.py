@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from gridcoll.errors import FileError, UsageError
 from gridcoll.study.total_exchange_command import Sites, command, hindrance_for

@@ -31,7 +31,6 @@ rate = "40 Mbit/s"
 
 FIND = """
 import json, sys
-from dataclasses import replace
 from mpi4py import MPI
 from gridcoll.measure.quick import add_estimates
 from gridcoll.measure.uplinks import measure_uplinks

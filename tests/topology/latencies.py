@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 Pair = tuple[int, int]
 
 
-@dataclass
-class Replay:
+class Replay(Struct):
     """Measures by looking up; up to ``noise`` longer, by pair, the same every time.
 
     Typical latencies are longer by ``scatter``.

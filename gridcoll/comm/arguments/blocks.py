@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 from mpi4py import MPI
+from msgspec import Struct
 
 from gridcoll.comm.arguments.buffers import (
     Message,
@@ -56,8 +56,7 @@ def _item_bytes(spec: Any) -> int:
         return 1
 
 
-@dataclass(frozen=True, slots=True)
-class Vectors:
+class Vectors(Struct, frozen=True):
     """A buffer argument as bytes; rank ``i`` has ``sizes[i]`` bytes at ``starts[i]``."""
 
     message: Message
@@ -121,8 +120,7 @@ def read_each_block(
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
+class _Given(Struct, frozen=True):
     """The contents of a spec; displacements are in extents.
 
     ``buffer`` is None if addresses are absolute, and ``view`` is None if the CPU cannot reach it.

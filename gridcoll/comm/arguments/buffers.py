@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
+from msgspec import Struct
 
 from gridcoll.engine.memory import Typed
 from gridcoll.engine.transport import n_tags
@@ -30,8 +30,7 @@ def open_self_comm() -> None:
         _self_comm.append(MPI.COMM_SELF.Dup())
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """A buffer argument as contiguous bytes.
 
     ``view`` is the user's own memory if that is contiguous. Otherwise it is a packed copy, which

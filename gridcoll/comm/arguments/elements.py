@@ -6,12 +6,13 @@ import ctypes
 import operator
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gridcoll.comm.arguments.buffers import (
     bytes_at,
@@ -29,8 +30,7 @@ MPI.DOUBLE_INT, span at most 8/5. For a column of a matrix, a plan would send th
 _NATIVE_ORDER = "@=<" if sys.byteorder == "little" else "@=>!"
 
 
-@dataclass(frozen=True, slots=True)
-class Elements:
+class Elements(Struct, frozen=True):
     """``n_units`` elements of ``datatype``, of ``unit_bytes`` each, one after another in ``view``.
 
     ``view`` is the user's own memory, or a copy if the CPU cannot reach that or elements have gaps,

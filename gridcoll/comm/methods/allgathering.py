@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
+from msgspec import Struct
 from numpy import ndarray
 
 from gridcoll.comm.arguments.blocks import Vectors, read_even, read_vectors
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace
 
 
-@dataclass(frozen=True, slots=True)
-class _Allgathering:
+class _Allgathering(Struct, frozen=True):
     source: memoryview | None
     """As long as this rank's block; None if the user's buffer is longer."""
     into: Vectors

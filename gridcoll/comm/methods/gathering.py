@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from numpy import ndarray
 
 from gridcoll.comm.arguments.blocks import Vectors, read_even, read_vectors
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 _NOTHING = memoryview(b"")
 
 
-@dataclass(frozen=True, slots=True)
-class _Gathering:
+class _Gathering(Struct, frozen=True):
     """This rank's block, None if it is in place; and at the root the receive buffer."""
 
     mine: memoryview | None
@@ -151,8 +150,7 @@ def _read_gather(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Scattering:
+class _Scattering(Struct, frozen=True):
     """This rank's receive buffer, None if in place; and at the root the blocks to send."""
 
     mine: Message | None

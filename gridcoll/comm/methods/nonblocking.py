@@ -10,10 +10,10 @@ arguments of persistent calls are always compared (if they differ, the call is M
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from mpi4py import MPI
+from msgspec import Struct
 
 from gridcoll.comm.arguments.buffers import read_message
 from gridcoll.comm.channel import Begin
@@ -35,8 +35,7 @@ def _nothing() -> None:
     pass
 
 
-@dataclass(frozen=True)
-class _Call:
+class _Call(Struct, frozen=True):
     """A call whose arguments were read."""
 
     text: str

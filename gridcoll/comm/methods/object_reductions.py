@@ -9,11 +9,11 @@ before, so every message starts with a head that contains its length. Short obje
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import mpi4py
 from mpi4py import MPI
+from msgspec import Struct
 
 from gridcoll.comm.context import Context
 from gridcoll.comm.decisions import PLAIN
@@ -149,8 +149,7 @@ def _left_to_mpi(context: Context, collective: str) -> bool:
     return False
 
 
-@dataclass(frozen=True)
-class _Partial:
+class _Partial(Struct, frozen=True):
     """A partial result, or an error."""
 
     value: Any = None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from operator import index
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 from mpi4py.MPI import Op
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy import ndarray
 
 from gridcoll.comm.arguments.blocks import all_blocks
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, BufSpecB, InPlace
 
 
-@dataclass(frozen=True, slots=True)
-class _ReduceScatter:
+class _ReduceScatter(Struct, frozen=True):
     """A call in which each rank gets ``counts[rank]`` of the combined elements of ``reduction``.
 
     ``output`` is a part of ``into``. ``block`` tells whether it is a `Reduce_scatter_block`.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 from mpi4py.MPI import Op
+from msgspec import Struct
 from numpy import ndarray
 
 from gridcoll.comm.arguments.buffers import view_of
@@ -46,8 +46,7 @@ _BARRIER = ("Barrier",)
 _accepted: dict[tuple[int, int], bool] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Reduction:
+class Reduction(Struct, frozen=True):
     """Arguments of a reduction.
 
     ``output`` is None on ranks that get no result. ``aliased`` tells whether it shares memory with

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from mpi4py import MPI
+from msgspec import Struct
 
 from gridcoll.comm.arguments.blocks import address_in_memory
 from gridcoll.comm.context import Context
@@ -61,8 +61,7 @@ class _Spec(NamedTuple):
     key: _Key
 
 
-@dataclass(frozen=True)
-class TypedCall:
+class TypedCall(Struct, frozen=True):
     """This rank's part of a call of `Alltoallw`.
 
     ``types`` are the caller's datatypes. They are referenced so that no other object gets their

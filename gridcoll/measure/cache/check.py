@@ -7,9 +7,9 @@ as many at once as there are free hosts.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from mpi4py import MPI
+from msgspec import Struct, field
 
 from gridcoll.engine.agreement import tell_all
 from gridcoll.engine.waiting import wait_for_all
@@ -42,8 +42,7 @@ Index = tuple[int, int]
 """Numbers of two clusters of a grid; equal for the inside of a cluster."""
 
 
-@dataclass(frozen=True)
-class Expected:
+class Expected(Struct, frozen=True):
     """What is expected of a link."""
 
     link: PLogP
@@ -95,16 +94,14 @@ class Expected:
         return n_bytes / max(took_s - trip_s, float(self.link.gap(0.0)), 1e-9)
 
 
-@dataclass(frozen=True)
-class Edge:
+class Edge(Struct, frozen=True):
     """Two ranks that check the link between them. The first one is the active end."""
 
     clusters: Index
     ranks: tuple[int, int]
 
 
-@dataclass(frozen=True)
-class CheckResult:
+class CheckResult(Struct, frozen=True):
     """The result of a check."""
 
     moved: frozenset[int] = frozenset()

@@ -11,8 +11,9 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from gridcoll.errors import FileError, GridcollError, UsageError
 from gridcoll.files import read_text, writing
@@ -42,8 +43,7 @@ ASIDE = ".aside"
 """Suffix of files that cannot be used."""
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(Struct, frozen=True):
     """Where the cache is."""
 
     own: Path | None
@@ -86,8 +86,7 @@ def find_places(environment: Mapping[str, str] | None = None) -> Places:
     return Places(Path(base, "gridcoll"), site)
 
 
-@dataclass
-class Folder:
+class Folder(Struct):
     """A cache's directory."""
 
     path: Path

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
 from mpi4py import MPI
+from msgspec import Struct, field
 
 from gridcoll.engine.waiting import wait_for_all
 from gridcoll.measure.cache.check import (
@@ -56,8 +56,7 @@ LANDMARKS_PER_CLUSTER = 2
 show which latencies are short."""
 
 
-@dataclass(frozen=True)
-class InsideLatencies:
+class InsideLatencies(Struct, frozen=True):
     """Latencies between hosts of one cluster."""
 
     inside_s: Mapping[str, float]
@@ -201,8 +200,7 @@ def _cluster_unplaced(
     return found
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(Struct, frozen=True):
     """A model, and how it was made."""
 
     model: GridModel

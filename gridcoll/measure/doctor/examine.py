@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import replace
 
 from mpi4py import MPI
+from msgspec.structs import replace
 
 from gridcoll.engine.agreement import together
 from gridcoll.measure.clock import ask_time, tell_time

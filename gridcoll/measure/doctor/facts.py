@@ -8,11 +8,12 @@ import os
 import socket
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from gridcoll.topology.grid import Grid
 
@@ -32,8 +33,7 @@ by srun.
 """
 
 
-@dataclass(frozen=True)
-class Interface:
+class Interface(Struct, frozen=True):
     """A network interface of a host that is up and has an IPv4 address.
 
     ``bits_per_s`` is the rate that the driver reports, 0 if it does not.
@@ -44,16 +44,14 @@ class Interface:
     bits_per_s: float
 
 
-@dataclass(frozen=True)
-class Connection:
+class Connection(Struct, frozen=True):
     """A TCP connection of this process, by the addresses of its ends."""
 
     local: str
     remote: str
 
 
-@dataclass(frozen=True)
-class HostFacts:
+class HostFacts(Struct, frozen=True):
     """What a rank finds out without asking others."""
 
     host: str
@@ -200,8 +198,7 @@ def has_fast_network() -> bool:
     return False
 
 
-@dataclass(frozen=True)
-class RankFacts:
+class RankFacts(Struct, frozen=True):
     """Facts about one rank."""
 
     host: HostFacts
@@ -227,8 +224,7 @@ class RankFacts:
     """Whether the MPI library says that a waiting rank yields its core; None if it does not say."""
 
 
-@dataclass(frozen=True)
-class LinkFacts:
+class LinkFacts(Struct, frozen=True):
     """One direction between two clusters, or inside one."""
 
     sender: int
@@ -245,8 +241,7 @@ class Kept(NamedTuple):
     unwritable: str = ""
 
 
-@dataclass(frozen=True)
-class JobFacts:
+class JobFacts(Struct, frozen=True, dict=True):
     """All facts that rules use.
 
     ``faults`` are the messages about settings and files that gridcoll refuses. ``kept`` says what

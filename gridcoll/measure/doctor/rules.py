@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Literal
+
+from msgspec import Struct
 
 from gridcoll.measure.doctor.facts import Interface, JobFacts, RankFacts
 from gridcoll.topology.units import format_duration, format_rate
@@ -47,8 +48,7 @@ VIRTUAL_PREFIXES = (
 tunnels."""
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """A problem that a rule found: what it is, where, and what to do."""
 
     code: str

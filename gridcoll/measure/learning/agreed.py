@@ -18,11 +18,11 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
+from msgspec import Struct
 
 from gridcoll.engine.waiting import EXIT_PATIENCE_S, wait_politely
 from gridcoll.measure.learning.beliefs import median
@@ -150,8 +150,7 @@ class Seen(NamedTuple):
     whole_s: float
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(Struct, frozen=True):
     """An agreed point: what all ranks know now.
 
     Attributes

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 N_RECENT = 24
 """Number of last observations of an arm that count: the network may have changed since older
@@ -30,8 +31,7 @@ ENOUGH_WEIGHT = 0.5
 """With this weight of neighbours, an arm may lead without a trial."""
 
 
-@dataclass(frozen=True)
-class Arm:
+class Arm(Struct, frozen=True):
     """One candidate for a kind of calls, as predicted.
 
     Attributes
@@ -55,8 +55,7 @@ class Arm:
     label: str = ""
 
 
-@dataclass(frozen=True)
-class Shift:
+class Shift(Struct, frozen=True):
     """Correction of an arm by other calls: log of measured over predicted time, and its weight."""
 
     mean: float = 0.0
@@ -66,8 +65,7 @@ class Shift:
 NO_SHIFT = Shift()
 
 
-@dataclass
-class Belief:
+class Belief(Struct):
     """The belief about one arm.
 
     Attributes

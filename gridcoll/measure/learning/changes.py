@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gridcoll.constants import WINDOWS_SURELY_LIMIT
 from gridcoll.model import GridModel, PLogP, SlowHosts
@@ -29,8 +31,7 @@ MESSAGE_BYTES = 32 << 10
 """Bytes of a message whose gap is compared."""
 
 
-@dataclass(frozen=True)
-class LinkFactors:
+class LinkFactors(Struct, frozen=True):
     """A measured link relative to the model: factors of latency and gap, and its ends if known."""
 
     latency: float

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gridcoll.measure.learning.beliefs import (
     N_RECENT,
@@ -55,8 +56,7 @@ TRIAL_CALLS = 2
 """Trials in a row. By the next agreed point more is known."""
 
 
-@dataclass
-class Trial:
+class Trial(Struct):
     """Planned trials: the next ``n_left`` calls are made by an ``arm`` that does not lead."""
 
     arm: int

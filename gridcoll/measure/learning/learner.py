@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from gridcoll.measure.learning.beliefs import Arm, Belief, Shift, noise_of
 from gridcoll.measure.learning.drift import FEWEST_BEFORE, Drift
@@ -126,8 +127,7 @@ class Observed(NamedTuple):
     observed_s: float
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Struct, frozen=True):
     """What is known about an arm, for `explain`."""
 
     arm: Arm

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 from mpi4py import MPI
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gridcoll.constants import THIN_LINK, WINDOWS_SURELY_LIMIT
 from gridcoll.engine.agreement import tell_all
@@ -410,8 +411,7 @@ def _open_train(
     return took_s
 
 
-@dataclass(frozen=True)
-class Glance:
+class Glance(Struct, frozen=True):
     """One message each way over the link of a pair, and an answer to each.
 
     Attributes

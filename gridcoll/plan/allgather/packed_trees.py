@@ -10,10 +10,10 @@ host hands a block to its other ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import zip_longest
 
 import numpy as np
+from msgspec.structs import replace
 
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.tree_packing import Platform

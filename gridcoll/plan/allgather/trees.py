@@ -6,11 +6,11 @@ Its time is that of the busiest interface, flow or link, plus the path of one se
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from itertools import pairwise
 
 import numpy as np
+from msgspec.structs import replace
 
 from gridcoll.constants import (
     LEAST_SAVED_BY_SEGMENTS,
@@ -171,7 +171,7 @@ class _Peers(dict[int, Messages]):
         return self[peer]
 
 
-class BlockCosts(SegmentCosts):
+class BlockCosts(SegmentCosts, frozen=True):
     """Costs of segments of blocks of ``n_bytes``."""
 
     @cached_property

@@ -26,7 +26,7 @@ from gridcoll.topology.grid import Grid
 from gridcoll.topology.units import format_size
 
 
-class Costs(SegmentCosts):
+class Costs(SegmentCosts, frozen=True):
     """Costs of segments, and of partial results between clusters."""
 
     @cached_property

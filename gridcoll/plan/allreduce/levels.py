@@ -12,11 +12,11 @@ first pieces travel between groups, the last ones are still collected.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 
 from gridcoll.constants import PACE, SMALLEST_PIECE_BYTES, TIE_FACTOR, WINDOWS_LIMIT
 from gridcoll.model.gridmodel import GridModel, ModelKey
@@ -50,8 +50,7 @@ MOST_PRICED = 1 << 14
 """Limit of pieces times clusters that are computed to price all pieces."""
 
 
-@dataclass(frozen=True)
-class Levels:
+class Levels(Struct, frozen=True, dict=True):
     """Which ranks collect each piece on which level.
 
     Attributes
@@ -232,8 +231,7 @@ def plan_levels(levels: Levels, n_units: int, label: str = "", unit_s: float = 0
     return Plan("allreduce", label, n_units, -1, programs, scratch)
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(Struct, frozen=True):
     """Load of hosts' interfaces and of flows between clusters, as multiples of the message.
 
     Attributes

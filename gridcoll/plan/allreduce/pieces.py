@@ -13,8 +13,9 @@ in memory, so that all ranks get the same bits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from gridcoll.plan.folding import Incoming, Slots, Term, fold, n_fold_slots
 from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
@@ -43,8 +44,7 @@ UP, DOWN = 0, 1
 """Streams: contributions go up, results go down."""
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """Units ``start`` to ``stop`` of the message.
 
     Attributes
@@ -138,8 +138,7 @@ def own_first(grid: Grid, rank: int, segments: Sequence[Segment]) -> list[tuple[
     ]
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(Struct, frozen=True):
     """A rank's place in the tree of one piece."""
 
     parent: int

@@ -15,10 +15,10 @@ as columns.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 
 from gridcoll.constants import LEAST_SAVED
 from gridcoll.model.gridmodel import GridModel
@@ -47,8 +47,7 @@ saves. With shared hosts, the price of blocks of 8 KiB is a quarter below the si
 _COLLECT, _CROSS, _DELIVER = range(3)  # tags
 
 
-@dataclass(frozen=True)
-class Crossing:
+class Crossing(Struct, frozen=True, dict=True):
     """Which ranks exchange messages between clusters, and which relay for others inside."""
 
     grid: Grid

@@ -9,11 +9,11 @@ share the traffic that a single leader would carry alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise, permutations
 
 import numpy as np
+from msgspec import Struct
 
 from gridcoll.constants import DETOUR_GAIN, LEAST_SAVED, MOST_COLLECTED_BYTES
 from gridcoll.model.gridmodel import GridModel, ModelKey
@@ -49,8 +49,7 @@ Paths = tuple[tuple[tuple[int, ...], ...], ...]
 """``paths[source][target]``: the clusters on the path between two clusters, both ends included."""
 
 
-@dataclass(frozen=True)
-class Lanes:
+class Lanes(Struct, frozen=True, dict=True):
     """Which ranks lead, and over which paths blocks go from cluster to cluster."""
 
     grid: Grid

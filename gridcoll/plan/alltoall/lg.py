@@ -12,12 +12,12 @@ groups before.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.model.plogp import FloatArray
@@ -49,8 +49,7 @@ Message = tuple[int, int, tuple[int, ...]]
 """Collector, receiver, and the sources of the blocks that the message carries, in rank order."""
 
 
-@dataclass(frozen=True)
-class Exchange:
+class Exchange(Struct, frozen=True, dict=True):
     """LG between two clusters."""
 
     small: tuple[int, ...]
@@ -114,8 +113,7 @@ def exchanges(grid: Grid) -> list[Exchange]:
     return found
 
 
-@dataclass(frozen=True)
-class _RankLayout:
+class _RankLayout(Struct, frozen=True):
     """The messages across that a rank sends and receives, and where they are in its scratch."""
 
     sends: tuple[tuple[Message, int], ...]

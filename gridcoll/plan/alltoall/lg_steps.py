@@ -7,7 +7,7 @@ each waits only for its blocks.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gridcoll.model.gridmodel import GridModel
 from gridcoll.plan.alltoall.exchange import exchange_plan, has_both

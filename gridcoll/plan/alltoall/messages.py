@@ -9,10 +9,10 @@ and each message has the number of messages that it represents.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from gridcoll.model.plogp import FloatArray
 from gridcoll.plan.dataflow import dataflow
@@ -23,8 +23,7 @@ from gridcoll.topology.grid import Grid
 IntArray = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Messages:
+class Messages(Struct, frozen=True):
     """The M messages of a plan whose blocks are one unit, as arrays with an entry per message."""
 
     source: IntArray

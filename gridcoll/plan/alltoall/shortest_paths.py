@@ -13,12 +13,12 @@ Blocks pass interfaces at each cluster on the path, so this algorithm suits shor
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise, permutations
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from gridcoll.constants import DETOUR_GAIN
 from gridcoll.model.gridmodel import GridModel, ModelKey
@@ -57,8 +57,7 @@ class Parcel(NamedTuple):
     way: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Ways:
+class Ways(Struct, frozen=True, dict=True):
     """All parcels, and the ranks that carry them."""
 
     grid: Grid

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
+
+from msgspec.structs import replace
 
 from gridcoll.model.gridmodel import GridModel, ModelKey
 from gridcoll.plan.bcast.segments import (

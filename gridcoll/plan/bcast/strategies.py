@@ -11,10 +11,10 @@ Scatter-collection is considered in one cluster.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
 
 from gridcoll.model.closed_forms import CLOSED_FORMS
 from gridcoll.model.gridmodel import GridModel
@@ -160,8 +160,7 @@ DEGREES = (2, 3, 4, 6, 8, 12, 16)
 """Degrees of k-chains; those below the number of ranks are tried."""
 
 
-@dataclass(frozen=True)
-class Strategy:
+class Strategy(Struct, frozen=True):
     """A tree of the papers' tables: its shape, and whether it has segments or a rendezvous."""
 
     name: str

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -22,7 +21,7 @@ from gridcoll.plan.ops import Chunk, Copy, Op, Recv, Send
 from gridcoll.plan.packed_trees import is_unlike
 from gridcoll.plan.plan import Plan, Program, Programs, scratch_of
 from gridcoll.plan.registry import Algorithm, Candidate, register
-from gridcoll.topology.grid import Cluster
+from gridcoll.topology.grid import Cluster, Grid
 
 MOST_RANKS = 64
 """Limit of ranks, since every rank computes the whole schedule."""
@@ -54,24 +53,29 @@ _Times = tuple[float, float, int, int]
 """When a piece leaves, when it arrives, its sender, and its receiver."""
 
 
-@dataclass
 class _Wires:
     """When interfaces and links are free again; all pieces have one size."""
 
-    port_s: list[float]
-    one_way_s: list[list[float]]
-    link_s: list[list[float]]
-    uplink_s: list[float]
-    cluster_of: Sequence[int]
-    host_of: Sequence[int]
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        port_s: list[float],
+        one_way_s: list[list[float]],
+        link_s: list[list[float]],
+        uplink_s: list[float],
+        grid: Grid,
+    ) -> None:
+        self.port_s = port_s
+        self.one_way_s = one_way_s
+        self.link_s = link_s
+        self.uplink_s = uplink_s
+        self.cluster_of = grid.cluster_of
+        self.host_of = grid.host_of
         self.port_free_s: defaultdict[int, float] = defaultdict(float)
         self.first_s: dict[int, float] = {}
         self.n_in: defaultdict[int, int] = defaultdict(int)
         self.link_free_s: defaultdict[tuple[int, int], float] = defaultdict(float)
-        self.leaving_free_s = [0.0] * len(self.uplink_s)
-        self.entering_free_s = [0.0] * len(self.uplink_s)
+        self.leaving_free_s = [0.0] * len(uplink_s)
+        self.entering_free_s = [0.0] * len(uplink_s)
 
     def times(self, sender: int, receiver: int, ready_s: float) -> tuple[float, float]:
         """Return when a piece would leave and when it would arrive."""
@@ -128,8 +132,7 @@ def make_schedule(
         one_way_s.tolist(),
         link_s.tolist(),
         (piece / model.uplinks).tolist(),
-        grid.cluster_of,
-        grid.host_of,
+        grid,
     )
     home = grid.cluster_of[root]
     remaining = {

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from itertools import zip_longest
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gridcoll.constants import (
     EAGER_PIECES_BYTES,
@@ -163,8 +164,7 @@ state(
 )
 
 
-@dataclass(frozen=True)
-class Subtrees:
+class Subtrees(Struct, frozen=True, dict=True):
     """A tree, and an order of its ranks in which every subtree is consecutive, its root first."""
 
     tree: RankTree
@@ -510,8 +510,7 @@ def _nearest_transfers(model: GridModel, n_bytes: int, root: int) -> tuple[tuple
     return tuple((paths[home][c], c) for c in farthest_first if c != home)
 
 
-@dataclass(frozen=True)
-class Strategy:
+class Strategy(Struct, frozen=True):
     """A strategy to scatter, which becomes an algorithm for scatter and one for gather.
 
     With more than ``max_clusters`` clusters it is tried only if it is asked for.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import cached_property
+from random import Random
+
+from msgspec import Struct, field
 
 from gridcoll.measure.learning.beliefs import Arm
 from gridcoll.measure.learning.learner import Change, Kind, Learner, Observation
@@ -18,25 +20,23 @@ def arms_of(predicted_s: Sequence[float], spread: float = 0.2) -> list[Arm]:
     return [Arm(f"arm{k}", f"arm{k}", each, spread) for k, each in enumerate(predicted_s)]
 
 
-@dataclass
-class Network:
+class Network(Struct, dict=True):
     """True seconds by kind of call and arm."""
 
     true_s: dict[Kind, list[float]]
     arms: Mapping[Kind, Sequence[Arm]]
     noise: float = 0.05
     seed: int = 1
-    random: random.Random = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.random = random.Random(self.seed)
+    @cached_property
+    def random(self) -> Random:
+        return Random(self.seed)
 
     def seconds(self, kind: Kind, arm: int) -> float:
         return self.true_s[kind][arm] * math.exp(self.random.gauss(0, self.noise))
 
 
-@dataclass
-class Played:
+class Played(Struct):
     took_s: float = 0.0
     best_s: float = 0.0
     last: list[int] = field(default_factory=list)

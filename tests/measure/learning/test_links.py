@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 import pytest
 from mpi4py import MPI
+from msgspec.structs import replace
 
 from gridcoll.measure.learning import links
 from gridcoll.measure.learning.changes import (

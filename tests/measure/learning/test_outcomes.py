@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gridcoll.measure.cache.folder import Cache, Places
 from gridcoll.measure.cache.knowledge import shape_of

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from gridcoll.plan import Chunk, Plan, check_plan, choose
 from gridcoll.plan.allreduce.lanes import cut_columns
@@ -22,8 +22,7 @@ from tests.reference import run_reference
 labels_of_some = st.lists(st.integers(0, 3), min_size=1, max_size=13)
 
 
-@dataclass
-class Terms:
+class Terms(Struct):
     """Memory whose units are terms: what was combined, and how."""
 
     buffers: dict[str, Any]

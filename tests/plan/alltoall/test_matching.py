@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gridcoll.cli.models import load_model
 from gridcoll.constants import PACE, SHORTEST_PACED_BYTES

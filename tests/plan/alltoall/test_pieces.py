@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gridcoll.constants import EAGER_PIECES_BYTES, MOST_EAGER_PIECES
 from gridcoll.model import GridModel, PLogP, linear_plogp

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gridcoll.cli.models import load_model
 from gridcoll.model.gridmodel import GridModel, declared_model

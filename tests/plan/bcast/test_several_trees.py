@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gridcoll.cli.models import load_model
 from gridcoll.model import GridModel, PLogP, linear_plogp
