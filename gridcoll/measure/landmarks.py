@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 import struct
 import time
 from collections.abc import Sequence
 
+import numpy as np
 from mpi4py import MPI
 
 from gridcoll.engine.agreement import tell_all
@@ -96,7 +96,7 @@ def concurrent_latencies(
             trips_s[k].append(time.perf_counter() - sent_s[k])
             if len(trips_s[k]) == CONCURRENT_TRIPS:
                 counted = trips_s[k][1:]
-                found[peers[k]] = min(counted) / 2, statistics.median(counted) / 2
+                found[peers[k]] = min(counted) / 2, float(np.median(counted)) / 2
                 send(k, struct.pack("dd", *found[peers[k]]))
                 return
         elif n_answered[k] == CONCURRENT_TRIPS:
@@ -135,4 +135,4 @@ def quick_latency(channel: End) -> tuple[float, float]:
     while going:
         trips_s.append(channel.round_trip_s(0))
         going = channel.agree(int(not are_enough_trips(trips_s)))
-    return min(trips_s) / 2, statistics.median(trips_s) / 2
+    return min(trips_s) / 2, float(np.median(trips_s)) / 2

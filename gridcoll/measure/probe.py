@@ -6,12 +6,12 @@ Both ends call the same function. ``active`` is true on one of them, which measu
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 
+import numpy as np
 from mpi4py import MPI
 from msgspec import Struct
 
@@ -169,7 +169,7 @@ def measure_latency(channel: Channel, longest_s: float = 0.2) -> tuple[float, fl
         trips_s.append(channel.round_trip_s(0))
         enough = len(trips_s) >= 40 or time.perf_counter() - begin > longest_s
         going = channel.agree(int(len(trips_s) < 6 or not enough))
-    return min(trips_s) / 2, statistics.median(trips_s) / 2
+    return min(trips_s) / 2, float(np.median(trips_s)) / 2
 
 
 class Sample(Struct):

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
 import stat
 import tempfile
 import time
@@ -286,7 +285,7 @@ def _replace(path: Path, data: bytes, is_shared: bool) -> None:
     if not path.parent.is_dir():
         with contextlib.suppress(FileExistsError):
             path.parent.mkdir(mode=0o777 if is_shared else 0o700)
-    temporary = path.with_name(f".{secrets.token_hex(6)}")
+    temporary = path.with_name(f".{os.urandom(6).hex()}")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if is_shared else 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
