@@ -9,7 +9,7 @@ included, so estimates tend to be too short.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -316,18 +316,42 @@ _PRIORS: Mapping[str, Callable[[_Prices, Sizes], FloatArray]] = {
 }
 
 
-def native_priors(model: GridModel) -> dict[str, TimesBySize]:
-    """Return estimated times of the library's algorithms for collectives that discovery times."""
+def native_prior(collective: str, model: GridModel) -> TimesBySize:
+    """Return estimated times of the library's algorithms for a collective."""
     prices = _Prices(model)
-    found = {}
-    for name, price in _PRIORS.items():
-        sizes = affordable(name, prices.n, PRIOR_SIZES)
-        found[name] = TimesBySize(sizes, tuple(price(prices, sizes).tolist()))
-    return found
+    sizes = affordable(collective, prices.n, PRIOR_SIZES)
+    return TimesBySize(sizes, tuple(_PRIORS[collective](prices, sizes).tolist()))
+
+
+class _WithEstimates(Mapping[str, TimesBySize]):
+    """Times of natives by collective; those of ``estimated`` are computed when first needed.
+
+    A start must not wait for estimates of collectives that the application never calls.
+    """
+
+    def __init__(self, measured: Mapping[str, TimesBySize], estimated: Iterable[str]) -> None:
+        self._times = dict(measured)
+        self._names = dict.fromkeys((*measured, *estimated))
+        self.model: GridModel | None = None
+        """The model that prices estimates; it must be set before they are asked for."""
+
+    def __getitem__(self, collective: str) -> TimesBySize:
+        if collective not in self._times and collective in self._names and self.model:
+            self._times[collective] = native_prior(collective, self.model)
+        return self._times[collective]
+
+    def __contains__(self, collective: object) -> bool:
+        return collective in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def native_prior_s(collective: str, model: GridModel, n_bytes: int) -> float:
-    """Return the same for one call in seconds, rounded so that all ranks have the same value."""
+    """Return the same for one call, in seconds, rounded so that all ranks have the same value."""
     return float(f"{_PRIORS[collective](_Prices(model), (n_bytes,))[0]:.3g}")
 
 
@@ -338,9 +362,10 @@ def add_priors(model: GridModel) -> GridModel:
     """
     if len(set(model.grid.host_of)) == 1:
         return model
-    found = {
-        name: times
-        for name, times in native_priors(model).items()
-        if name not in model.native or name in model.native_priors
+    measured = {
+        name: times for name, times in model.native.items() if name not in model.native_priors
     }
-    return replace(model, native={**model.native, **found}, native_priors=tuple(sorted(found)))
+    estimated = sorted(_PRIORS.keys() - measured.keys())
+    native = _WithEstimates(measured, estimated)
+    found = native.model = replace(model, native=native, native_priors=tuple(estimated))
+    return found

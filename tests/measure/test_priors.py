@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gridcoll.measure import priors
 from gridcoll.measure.natives import CALLS
-from gridcoll.measure.priors import add_priors, native_priors
+from gridcoll.measure.priors import add_priors, native_prior
 from gridcoll.model import GridModel, TimesBySize, linear_plogp
 from gridcoll.plan import choose
 from gridcoll.plan.alltoall import cost
@@ -38,7 +39,7 @@ THREE = [0] * 4 + [1] * 4 + [2] * 4
 
 
 def test_all_that_discovery_times_and_nothing_goes_down() -> None:
-    found = native_priors(model_of(THREE))
+    found = add_priors(model_of(THREE)).native
     assert set(found) == set(CALLS)
     for times in found.values():
         assert np.all(np.isfinite(times.seconds))
@@ -47,9 +48,9 @@ def test_all_that_discovery_times_and_nothing_goes_down() -> None:
 
 def test_a_broadcast_is_a_binomial_tree_in_rank_order() -> None:
     """0 → 8, 4, 2, 1: the last cluster's ranks are reached through 8, one latency away."""
-    price_s = native_priors(model_of(THREE))["bcast"].seconds[0]
+    price_s = native_prior("bcast", model_of(THREE)).seconds[0]
     assert price_s == pytest.approx(10e-3, rel=0.1)
-    interleaved = native_priors(model_of([0, 1, 2] * 4))["bcast"].seconds[0]
+    interleaved = native_prior("bcast", model_of([0, 1, 2] * 4)).seconds[0]
     assert interleaved > 1.9 * price_s
 
 
@@ -66,7 +67,7 @@ def test_an_exchange_that_overflows_the_queue_of_a_thin_link_loses_packets(
     estimates = []
     for lost_s in (0.0, 0.1):
         monkeypatch.setattr(cost, "RETRANSMISSION_S", lost_s)
-        estimates.append(native_priors(model)["alltoall"])
+        estimates.append(native_prior("alltoall", model))
     without, exchanges = estimates
     assert exchanges.predict(64 << 10) == pytest.approx(without.predict(64 << 10) + 0.1)
     assert exchanges.predict(1 << 10) == without.predict(1 << 10)
@@ -74,14 +75,14 @@ def test_an_exchange_that_overflows_the_queue_of_a_thin_link_loses_packets(
 
 def test_long_ones_take_what_bytes_take() -> None:
     """Scatter and ring allgather: some two times m through every interface."""
-    slow, fast = (native_priors(model_of(THREE, 1e-4, rate))["bcast"] for rate in (12.5e6, 125e6))
+    slow, fast = (native_prior("bcast", model_of(THREE, 1e-4, rate)) for rate in (12.5e6, 125e6))
     assert slow.seconds[-1] == pytest.approx(10 * fast.seconds[-1], rel=0.2)
     assert slow.seconds[-1] > (4 << 20) / 12.5e6
 
 
 @pytest.mark.parametrize("n_ranks", [2, 3, 5, 8, 33, 200])
 def test_any_number_of_ranks(n_ranks: int) -> None:
-    found = native_priors(model_of([rank % 2 for rank in range(n_ranks)]))
+    found = add_priors(model_of([rank % 2 for rank in range(n_ranks)])).native
     assert all(min(times.seconds) > 0 for times in found.values())
 
 
@@ -90,10 +91,9 @@ def test_any_number_of_ranks_on_any_host(hosts: list[tuple[int, int]]) -> None:
     """Of some hosts no rank sends to another host in a step."""
     each = [(c, f"{c}-{k}") for k, (c, n) in enumerate(hosts) for _ in range(n)]
     labels = sorted({c for c, _ in each})
-    found = native_priors(
-        model_of([labels.index(c) for c, _ in each], hosts=[host for _, host in each])
-    )
-    assert all(np.all(np.isfinite(times.seconds)) for times in found.values())
+    model = model_of([labels.index(c) for c, _ in each], hosts=[host for _, host in each])
+    for collective in CALLS:
+        assert np.all(np.isfinite(native_prior(collective, model).seconds))
 
 
 def test_what_was_timed_stays() -> None:
@@ -103,6 +103,25 @@ def test_what_was_timed_stays() -> None:
     assert "bcast" not in model.native_priors
     assert set(model.native_priors) == set(CALLS) - {"bcast"}
     assert add_priors(model) == model
+
+
+def test_what_is_never_called_is_not_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    priced: list[str] = []
+
+    def noted(collective: str, model: GridModel) -> TimesBySize:
+        priced.append(collective)
+        return native_prior(collective, model)
+
+    monkeypatch.setattr(priors, "native_prior", noted)
+    model = add_priors(model_of(THREE))
+    assert "bcast" in model.native
+    assert "scan" not in model.native
+    assert len(model.native) == len(CALLS)
+    assert not priced
+    for n_bytes in (8, 1 << 20):
+        choose("bcast", model, n_bytes, 0)
+    assert priced == ["bcast"]
+    assert model.native == {name: native_prior(name, model_of(THREE)) for name in CALLS}
 
 
 def test_a_choice_says_so_and_doubts() -> None:
