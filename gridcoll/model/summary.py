@@ -39,6 +39,8 @@ def is_symmetric(model: GridModel) -> bool:
 
 def format_sources(model: GridModel) -> str:
     """Return where links between clusters come from, as ``2 measured 2026-11-20, 1 declared``."""
+    if not model.sources:
+        return model.origin  # every choice asks, and 100 clusters have 4,950 links
     n = model.n_clusters
     pairs = [(i, j) for i in range(n) for j in range(i)] or [(0, 0)]
     counts = Counter(model.source(*pair) for pair in pairs)
