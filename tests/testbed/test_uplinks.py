@@ -32,6 +32,7 @@ rate = "40 Mbit/s"
 FIND = """
 import json, sys
 from mpi4py import MPI
+from msgspec.structs import replace
 from gridcoll.measure.quick import add_estimates
 from gridcoll.measure.uplinks import measure_uplinks
 from gridcoll.model.gridmodel import declared_model
