@@ -178,7 +178,7 @@ class GrowingRuns(Struct):
     trip_s: float
     full_factor: float = WORTHWHILE_GAIN
     n_messages: int = 0
-    """Messages of each flow in this run."""
+    """Messages of each flow in this run. Computed; what is given does not count."""
     bytes_per_s: float = 0.0
     """Rate of all flows together in the last run."""
     _before_s: float = 0.0

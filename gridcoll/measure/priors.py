@@ -329,15 +329,16 @@ class _WithEstimates(Mapping[str, TimesBySize]):
     A start must not wait for estimates of collectives that the application never calls.
     """
 
-    def __init__(self, measured: Mapping[str, TimesBySize], estimated: Iterable[str]) -> None:
+    def __init__(
+        self, measured: Mapping[str, TimesBySize], estimated: Iterable[str], model: GridModel
+    ) -> None:
         self._times = dict(measured)
         self._names = dict.fromkeys((*measured, *estimated))
-        self.model: GridModel | None = None
-        """The model that prices estimates; it must be set before they are asked for."""
+        self._model = model
 
     def __getitem__(self, collective: str) -> TimesBySize:
-        if collective not in self._times and collective in self._names and self.model:
-            self._times[collective] = native_prior(collective, self.model)
+        if collective in self._names and collective not in self._times:
+            self._times[collective] = native_prior(collective, self._model)
         return self._times[collective]
 
     def __contains__(self, collective: object) -> bool:
@@ -366,6 +367,5 @@ def add_priors(model: GridModel) -> GridModel:
         name: times for name, times in model.native.items() if name not in model.native_priors
     }
     estimated = sorted(_PRIORS.keys() - measured.keys())
-    native = _WithEstimates(measured, estimated)
-    found = native.model = replace(model, native=native, native_priors=tuple(estimated))
-    return found
+    native = _WithEstimates(measured, estimated, model)
+    return replace(model, native=native, native_priors=tuple(estimated))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
+from msgspec import Struct
 
 from gridcoll.errors import UsageError
 
 
-class Correction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Correction(Struct, frozen=True, forbid_unknown_fields=True):
     """Measured time over predicted time at some sizes; interpolated between, constant beyond."""
 
     sizes_bytes: tuple[int, ...]

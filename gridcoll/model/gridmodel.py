@@ -24,7 +24,7 @@ T = TypeVar("T")
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
-class TimesBySize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TimesBySize(Struct, frozen=True, forbid_unknown_fields=True):
     """Measured times at some sizes.
 
     Interpolated linearly between sizes; beyond the largest size, proportional to size.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Struct
 
 from gridcoll.errors import FileError, UsageError
 from gridcoll.files import unfit, write_atomically
@@ -28,7 +29,7 @@ _COPIED_FIELDS = (
 """Fields that are the same in a file and in a model."""
 
 
-class _Cluster(msgspec.Struct, forbid_unknown_fields=True):
+class _Cluster(Struct, forbid_unknown_fields=True):
     name: str
     site: str
     region: str
@@ -36,7 +37,7 @@ class _Cluster(msgspec.Struct, forbid_unknown_fields=True):
     hosts: list[str]
 
 
-class _Link(msgspec.Struct, forbid_unknown_fields=True):
+class _Link(Struct, forbid_unknown_fields=True):
     sender: int
     receiver: int
     latency_s: NotNegative
@@ -50,12 +51,12 @@ class _Link(msgspec.Struct, forbid_unknown_fields=True):
 _LINK_FIELDS = PLogP.__struct_fields__
 
 
-class _Runs(msgspec.Struct, forbid_unknown_fields=True):
+class _Runs(Struct, forbid_unknown_fields=True):
     sizes_bytes: tuple[int, ...]
     n_runs: tuple[int, ...]
 
 
-class _Document(msgspec.Struct, forbid_unknown_fields=True):
+class _Document(Struct, forbid_unknown_fields=True):
     format: str
     version: int
     name: str

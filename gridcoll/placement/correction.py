@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gridcoll.errors import UsageError
 from gridcoll.files import read_text, unfit
@@ -73,10 +74,10 @@ def betas_on(problem: Problem, best: Prediction, exchanges: Exchanges) -> Proble
     beta_cluster = problem.update.beta_cluster
     if len(best.clusters) > 1:
         beta_cluster = exchanges.cluster_faces / per_cluster
-    update = msgspec.structs.replace(
+    update = replace(
         problem.update, beta_host=exchanges.host_faces / per_host, beta_cluster=beta_cluster
     )
-    return msgspec.structs.replace(problem, update=update)
+    return replace(problem, update=update)
 
 
 def select_corrected(
@@ -114,7 +115,7 @@ def select_corrected(
 MAX_SCALE = 1e6
 
 
-class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Run(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One run on some clusters; the module's docstring describes the fields."""
 
     clusters: list[str]
@@ -180,12 +181,12 @@ def _scaled_to(
     """Scale both betas so that the predicted time is ``measured_s``; found by bisection."""
 
     def scaled(factor: float) -> Problem:
-        update = msgspec.structs.replace(
+        update = replace(
             problem.update,
             beta_host=problem.update.beta_host * factor,
             beta_cluster=problem.update.beta_cluster * factor,
         )
-        return msgspec.structs.replace(problem, update=update)
+        return replace(problem, update=update)
 
     def slower(factor: float) -> bool:
         cost = IterationCost(scaled(factor), resources, allreduce_s)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+from msgspec import Struct
 
 from gridcoll.errors import FileError, UsageError
 from gridcoll.files import decode_toml, read_text
@@ -16,7 +17,7 @@ from gridcoll.topology.units import parse_size_bytes
 FORMAT_VERSION = 1
 
 
-class Phase(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Phase(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One computation phase; all hosts wait for the slowest before the next one starts.
 
     ``alpha_s`` is seconds per element on one host, for every cluster alike or by cluster name.
@@ -35,7 +36,7 @@ class Phase(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             _positive(f"phase {self.name!r}: alpha_s", self.alpha_s)
 
 
-class Update(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Update(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The UPDATEs of an iteration (paper 004, equation 1); the defaults are the paper's.
 
     ``face_bytes`` is its s_U, ``beta_host`` and ``beta_cluster`` its β_H and β_C, ``count`` its
@@ -60,7 +61,7 @@ class Update(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             )
 
 
-class Allreduce(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Allreduce(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The ALLREDUCEs of an iteration. ``form`` is a name of `placement.allreduce.FORMS`."""
 
     count: int = 4
@@ -70,7 +71,7 @@ class Allreduce(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         _not_negative("allreduce: count", self.count)
 
 
-class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Memory(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Memory: ``element_bytes`` for each element, of ``host`` (``"4 GiB"``, or by cluster name)."""
 
     element_bytes: float
@@ -88,7 +89,7 @@ class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             _positive(field, n_bytes)
 
 
-class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Problem(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A mesh and the iteration that is run on it. Validated when made; raises `UsageError`."""
 
     n_elements: int
@@ -112,7 +113,7 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
                 )
 
 
-class ProblemFile(msgspec.Struct, frozen=True):
+class ProblemFile(Struct, frozen=True):
     """A problem file: the problem, and the path of its grid file if it names one."""
 
     problem: Problem

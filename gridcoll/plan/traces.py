@@ -19,7 +19,7 @@ from gridcoll.topology.grid import Grid
 MODEL = "model.json"
 
 
-class StoredCandidate(msgspec.Struct):
+class StoredCandidate(Struct):
     """A candidate as stored in a trace, without what builds its plan."""
 
     name: str
@@ -29,7 +29,7 @@ class StoredCandidate(msgspec.Struct):
     n_calls: int = 0
 
 
-class Decided(msgspec.Struct):
+class Decided(Struct):
     """A decision as stored in a trace; ``winner`` is an index into ``candidates``."""
 
     collective: str
@@ -41,7 +41,7 @@ class Decided(msgspec.Struct):
     candidates: list[StoredCandidate]
 
 
-class Sent(msgspec.Struct):
+class Sent(Struct):
     """What a rank sent in plans from its cluster to another one; clusters are given by name."""
 
     sender: str
@@ -50,7 +50,7 @@ class Sent(msgspec.Struct):
     n_bytes: int
 
 
-class RankTrace(msgspec.Struct, forbid_unknown_fields=True):
+class RankTrace(Struct, forbid_unknown_fields=True):
     """The file of one rank. Only rank 0's has decisions."""
 
     version: int

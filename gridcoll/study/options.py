@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 import msgspec
+from msgspec import Struct
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -46,7 +47,7 @@ def whole_numbers(option: str, text: str) -> list[int]:
         raise UsageError(f"{option} {text!r}: must be whole numbers with commas") from None
 
 
-class MeasuredRow(msgspec.Struct, frozen=True):
+class MeasuredRow(Struct, frozen=True):
     """A row that ``gridcoll bench`` wrote, as far as studies read it."""
 
     variant: str
@@ -57,7 +58,7 @@ class MeasuredRow(msgspec.Struct, frozen=True):
     n_ranks: int | None = None
 
 
-class _Rows(msgspec.Struct):
+class _Rows(Struct):
     rows: list[MeasuredRow]
 
 

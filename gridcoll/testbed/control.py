@@ -28,14 +28,14 @@ SOCKET = "control"
 _MAX_LINE_BYTES = 1 << 16
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class Order(Struct, frozen=True, kw_only=True):
     """A change to be made now, or the start of the grid file's events."""
 
     change: Change | None = None
     start: bool = False
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class Answer(Struct, frozen=True, kw_only=True):
     """The answer to an order; ``error`` is empty if nothing went wrong."""
 
     error: str = ""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from gridcoll.errors import TestbedError
 from gridcoll.testbed.layout import RUN_DIR
 
 
-class Instance(msgspec.Struct, frozen=True, kw_only=True):
+class Instance(Struct, frozen=True, kw_only=True):
     """A testbed that is, or was, up.
 
     ``started`` is the start time of process ``pid``: a later process may get the same number.

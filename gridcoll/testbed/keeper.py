@@ -16,6 +16,7 @@ import traceback
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from gridcoll.errors import GridcollError
 from gridcoll.testbed import linux
@@ -24,7 +25,7 @@ from gridcoll.topology import parse_gridfile
 from gridcoll.topology.changes import Change
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class Order(Struct, frozen=True, kw_only=True):
     """What to build: the text of a grid file, and its path for error messages."""
 
     text: str
@@ -32,7 +33,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     detached: bool = False
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class Report(Struct, frozen=True, kw_only=True):
     """What was built: the keeper's pid as seen outside, and descriptors by host and kind.
 
     If building failed, ``error`` says why.

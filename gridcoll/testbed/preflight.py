@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from gridcoll.errors import TestbedError
 from gridcoll.testbed.job import Job
@@ -24,7 +25,7 @@ _TIMEOUT_S = 60.0
 _TOLERANCE = 0.05
 
 
-class Sighting(msgspec.Struct, frozen=True):
+class Sighting(Struct, frozen=True):
     """What `pingpong` reports: its hosts, and times between its ranks."""
 
     hosts: list[str]

@@ -6,6 +6,7 @@ import re
 from typing import Annotated
 
 import msgspec
+from msgspec import Struct
 
 from gridcoll.errors import UsageError
 from gridcoll.topology.units import parse_duration_s, parse_rate_bytes_per_s
@@ -13,7 +14,7 @@ from gridcoll.topology.units import parse_duration_s, parse_rate_bytes_per_s
 _PERCENT = re.compile(r"\s*([0-9.]+)\s*%\s*")
 
 
-class ChangeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ChangeSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A change as written in a file: of a link (both directions) or of a host's interface.
 
     Values that are not given do not change. ``cut`` is how long nothing passes; it may be combined
@@ -37,7 +38,7 @@ class EventSpec(ChangeSpec, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     at: str
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class Change(Struct, frozen=True, kw_only=True):
     """A change in numbers, in times and rates of the (dilated) grid."""
 
     pairs: list[tuple[int, int]] = []

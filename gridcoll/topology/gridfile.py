@@ -15,6 +15,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from gridcoll.errors import FileError, UsageError
 from gridcoll.files import decode_toml, read_text
@@ -31,7 +32,7 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_
 FORMAT_VERSION = 1
 
 
-class ClusterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ClusterSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One ``[[clusters]]`` table.
 
     Either ``hosts`` (a count, or host names) or ``ranks`` (a count, or rank numbers) gives its
@@ -49,7 +50,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     uplink: str | None = None  # shared by all hosts of the cluster, each way
 
 
-class Wire(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Wire(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The ``[default_link]`` table: the link between clusters that no ``[[links]]`` table gives."""
 
     latency: str  # one way
@@ -65,7 +66,7 @@ class LinkSpec(Wire, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return f"link {self.between[0]!r}-{self.between[1]!r}"
 
 
-class TransportSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TransportSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The ``[transport]`` table: the behaviour of TCP."""
 
     congestion_control: str = "cubic"
@@ -74,7 +75,7 @@ class TransportSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     queue: str | None = None  # queue of a router between clusters; absent: 50 ms or a round trip
 
 
-class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class _Document(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     version: int
     name: Name
     description: str = ""

@@ -14,6 +14,7 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Struct
 
 from gridcoll.errors import FileError, GridcollError, UsageError
 from gridcoll.files import unfit
@@ -39,7 +40,7 @@ class NewerVersionError(GridcollError):
     """A file was written by a later version of gridcoll."""
 
 
-class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Statistic(Struct, frozen=True, forbid_unknown_fields=True):
     """Mean and spread (standard deviation) of a quantity that was measured ``count`` times."""
 
     mean: NotNegative
@@ -63,7 +64,7 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return abs(value - self.mean) > max(least, 3 * self.spread)
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Entry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The part that all entries have."""
 
     folder: ClassVar[str] = ""
@@ -155,7 +156,7 @@ class Library(Entry, frozen=True, forbid_unknown_fields=True, kw_only=True, tag=
         return (self.mpi, str(self.ranks_per_host))
 
 
-class SizeClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SizeClass(Struct, frozen=True, forbid_unknown_fields=True):
     """An outcome at one size: measured over predicted time of a plan, or seconds of a native."""
 
     n_bytes: Count
@@ -192,18 +193,18 @@ KINDS = (Host, ClusterEntry, LinkEntry, Library, Outcome)
 FOLDERS = tuple(kind.folder for kind in KINDS)
 
 
-class _Head(msgspec.Struct):
+class _Head(Struct):
     format: str
     version: int
 
 
-class _Document(msgspec.Struct, forbid_unknown_fields=True):
+class _Document(Struct, forbid_unknown_fields=True):
     format: str
     version: int
     entry: AnyEntry
 
 
-class _Bundle(msgspec.Struct, forbid_unknown_fields=True):
+class _Bundle(Struct, forbid_unknown_fields=True):
     format: str
     version: int
     entries: list[AnyEntry]
